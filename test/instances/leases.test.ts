@@ -1,6 +1,8 @@
 /** Instances that lease slots of a shared bucket, on one virtual clock: turns, spacing, calls, waits (slot-leases.md). */
 import t from 'tap'
+import { limits } from '../core/run.js'
 import { createWorld, type Request, type World } from '../proxy/instances.js'
+import { type Source, simulate } from './simulator.js'
 
 const NEAR = 0.1
 
@@ -101,4 +103,28 @@ t.test('never more than the capacity waits in all, and all of it is used', async
   }
   await world.run(10_050)
   t.ok(waiting().length >= capacity - 4, `${waiting().length} wait`)
+})
+
+t.test('a wide bucket that was leased for a gust costs a stack behind a narrow one nothing for long', async t => {
+  const wide = limits(200, 80, 'everyone')
+  for (const [seed, before] of [
+    [1, 75.0],
+    [2, 88.5],
+    [4, 81.5],
+  ] as const) {
+    const client: Source[] = [0, 1].map(instance => ({
+      ...{ instance, keys: ['ann', 'all'], load: { kind: 'poisson', ms: 12.5 } },
+    }))
+    const gusts: Source[] = [3_000, 9_000, 15_000].map(from => ({
+      ...{ instance: 0, keys: ['bob', 'all'], stack: [limits(2_000, 400, 'other'), wide], from },
+      load: { kind: 'at-once', count: 25 },
+    }))
+    const simulation = await simulate({
+      ...{ stack: [limits(100, 40, 'client'), wide], count: 2, sources: [...client, ...gusts], seed },
+      ...{ distance: () => 0.1, jitter: 0.9 },
+    })
+    await simulation.run(20_000)
+    const left = simulation.releases.filter(({ at, source }) => at > 10_000 && source.keys[0] === 'ann')
+    t.ok(left.length >= 980, `${left.length / 10} % of 100/s, ${before} before`)
+  }
 })

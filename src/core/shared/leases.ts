@@ -3,6 +3,7 @@
  * claim that is refused because of it, or the first overflow, until nothing waits for it any more.
  */
 
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
 import type { Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
@@ -26,6 +27,9 @@ const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
 
 /** ms. A bucket is not leased any more if all that waits leaves in this time. */
 const EASY = FRAME / 4
+
+/** The part of a bucket's rate that may be used where its slots are claimed one by one. */
+const MOST_FILLED = 0.95
 
 /** Among so many sources it does not matter how much their own buckets let through. */
 const MOST_SOURCES = 1_000
@@ -146,10 +150,10 @@ export class Leases {
     if (lease === undefined || this.#isClosed) return then?.()
     const now = this.#clock.now()
     const lead = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
-    const soon = demandOf(bucket, EASY, now)
-    const later = demandOf(bucket, lead + 2 * FRAME, now)
-    const isCalm = lease.isEasy(later, EASY)
-    const demand = isCalm ? soon : later
+    const span = lead + 2 * FRAME
+    const later = demandOf(bucket, span, now)
+    const isCalm = lease.isEasy(later, EASY) || leavesRoom(bucket, later, span)
+    const demand = isCalm ? demandOf(bucket, lead + EASY, now) : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
     const late = this.#store.latenessOf?.(bucket.ref) ?? 0
@@ -265,6 +269,19 @@ function demandOf(bucket: SharedBucket, within: number, now: number): WaitingDem
     }
   }
   return [...demand.values()]
+}
+
+/**
+ * Whether narrower buckets hold back a part of what waits for a bucket, and all that they let through in this time, in ms, fits. Then slots are
+ * claimed one by one, each for the slot of the narrower bucket. Leased slots of two buckets lie apart, and some of them would pass.
+ */
+function leavesRoom(bucket: StoredBucket, demand: readonly ClassDemand[], span: number): boolean {
+  let own = 0
+  for (const { cost } of demand) own += cost
+  const isHeldBack = own < bucket.queued - LEVEL_TOLERANCE
+  // Of the others only what has no slot is known. They may have as much to come as this one.
+  const others = Math.max(bucket.queuedElsewhere, own * (bucket.lease!.instances - 1))
+  return isHeldBack && own + others <= MOST_FILLED * bucket.limits.rate * span
 }
 
 /** What comes from a source in some time, and the weight of the lanes that it comes from. */

@@ -370,6 +370,11 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.#othersAt = now
   }
 
+  /** Cost units that waited in other instances without a slot, as the store said last. */
+  get queuedElsewhere(): number {
+    return this.#others.reduce((sum, { cost }) => sum + cost, 0)
+  }
+
   /** Whether it is known who waits in other instances, or that nobody does. A request of this cost may have left just now. */
   knowsOthers(cost: number, now: number): boolean {
     return this.#hearsOfOthers(now) || this.level(now) - this.queued <= cost + LEVEL_TOLERANCE
@@ -406,8 +411,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
    * @param span ms for which the slots of all are given out
    */
   #growthOfOthers(covered: number, span: number, now: number): number {
-    let reported = 0
-    for (const { cost } of this.#others) reported += cost
+    const reported = this.queuedElsewhere
     const { rate } = this.limits.whole ?? this.limits
     const withSlots = Math.max(0, span * rate - covered)
     return reported === 0 ? 1 : Math.max(1, (this.level(now) - this.queued - withSlots) / reported)
