@@ -40,20 +40,20 @@ export const MOST_PROMISES = 1_000
 /** ms. A booking that would keep room for a shorter time is not made: an answer takes its time, and room is leased for frames. */
 export const SHORTEST_WINDOW = 2 * FRAME
 
-/** If more than this part of a frame is expected, all of it is in use. */
-export const MOST_EXPECTED = 0.95
+/** A frame is full when instances expect more than this part of it. */
+export const FULL_FRAME = 0.95
 
-/** So many roots of what an instance expects may come in addition. */
-export const VARIATION = 4
+/** An instance gets slots for what it expects, and for up to this many times the square root of that. */
+export const SPARE_ROOTS = 4
 
-/** What is kept for an instance in a frame is at least so many slots. */
-export const SLOTS_OF_EACH = 4
+/** The slots of a frame that an instance expects to need are split into at least this many. */
+export const LEAST_SLOTS = 4
 
-/** Slots. Where half of a frame is left, or more, one that is more than this after the last one is kept for instances that come. */
-export const KEPT_APART = 7.5
+/** While half of the frame is free, the store keeps every eighth slot: the next one that is more than this many slots after the last. */
+export const KEPT_SLOT_GAP = 7.5
 
-/** An instance that comes gets one in so many of these. */
-export const KEPT_FOR_OTHERS = 4
+/** A newcomer gets every fourth kept slot. The others stay for the next newcomers. */
+export const NEWCOMER_STEP = 4
 
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
@@ -75,11 +75,11 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   SLOTS_PER_FRAME,
   REPORT_SHIFT,
   REPORT_LATE,
-  MOST_EXPECTED,
-  VARIATION,
-  SLOTS_OF_EACH,
-  KEPT_APART,
-  KEPT_FOR_OTHERS,
+  FULL_FRAME,
+  SPARE_ROOTS,
+  LEAST_SLOTS,
+  KEPT_SLOT_GAP,
+  NEWCOMER_STEP,
   MOST_PROMISES,
   SHORTEST_WINDOW,
   LONGEST_WINDOW,

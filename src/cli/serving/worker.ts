@@ -10,7 +10,7 @@ import { type Order, PIPE, type Question, type WorkerReport } from './worker-pro
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(choice: LogChoice): Promise<void> {
-  // Workers share the cores. The helpers of a collection would spin while its main thread waits for one (docs/decisions/workers-pipe.md).
+  // V8's helper threads would wait for each other in a loop, on cores that the other workers need (docs/decisions/workers-pipe.md).
   setFlagsFromString('--no-parallel-scavenge')
   const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
   let proxy: Served | undefined

@@ -123,7 +123,7 @@ export class BucketLease {
     this.#rate = rate
     this.#largest = cost
     this.#wanted = asked
-    // As many may come until the next report. Without slots for them they would wait for it.
+    // As much may come again before the next report, and needs slots.
     this.#admitted = asked
     // All have to know of a full bucket that blocks or fills.
     this.#mayLeaseRoom = overflow !== 'fill' && blockFor === undefined
@@ -381,7 +381,7 @@ export class BucketLease {
     return report
   }
 
-  /** ms since the last report. The first one tells of the frame before it. */
+  /** ms since the last report. The first report tells of the frame before it. */
   #elapsed(now: number): number {
     return this.#reportedAt === -Infinity ? FRAME : Math.max(1, now - this.#reportedAt)
   }

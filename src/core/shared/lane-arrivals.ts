@@ -20,7 +20,7 @@ const MOST_SEEN = 1_000
 /** The requests of a lane that have no slot of a bucket yet. Costs are in cost units. */
 export interface LaneRest {
   readonly bucket: SharedBucket
-  /** Of those that have one. Negative: what has left still owes a part of one. */
+  /** Of the requests that have one. Negative: requests that have left used more than their slots. */
   readonly covered: number
   /** Of all that wait. */
   readonly queued: number
@@ -60,19 +60,20 @@ export function arrivalsOf(lane: Lane, rest: LaneRest): LaneArrivals {
 }
 
 /**
- * The requests without a slot, or the last one that was looked at if all of these have one. Who has a part of one leaves with it, and so do
- * all behind it: what is owed is paid last.
+ * The requests without a slot, or the last one that was looked at if all of these have one. A request with a part of a slot leaves at the
+ * start of that part, so it counts as one with a slot. The rest of its cost counts behind all others.
  */
 function* pointsOf({ claiming, tickets }: Lane, { bucket, covered, span }: LaneRest): Generator<Point> {
-  let before = Math.min(0, -covered)
+  let left = covered
+  let before = 0
   let seen = 0
   let at: Ticket | undefined = claiming?.first ?? tickets.first
   for (; at !== undefined && before <= span && seen < MOST_SEEN; seen += 1) {
     const cost = costIn(at, bucket)
-    const isCovered = before < -LEVEL_TOLERANCE || before + cost <= LEVEL_TOLERANCE
-    if (!isCovered) yield { cost: Math.max(0, before), at: at.arrivedAt }
-    else if (seen === MOST_SEEN - 1) yield { cost: before, at: at.arrivedAt }
-    before = before < -LEVEL_TOLERANCE ? Math.min(0, before + cost) : before + cost
+    const hasSlot = left > LEVEL_TOLERANCE || before + cost <= LEVEL_TOLERANCE
+    if (!hasSlot || seen === MOST_SEEN - 1) yield { cost: before, at: at.arrivedAt }
+    if (hasSlot) left -= cost
+    else before += cost
     at = at.next ?? (at.list === claiming ? tickets.first : undefined)
   }
 }

@@ -22,12 +22,12 @@ import {
 } from '../../core/store.js'
 import {
   BEAT_LIFE,
-  KEPT_APART,
-  KEPT_FOR_OTHERS,
-  MOST_EXPECTED,
+  FULL_FRAME,
+  KEPT_SLOT_GAP,
+  LEAST_SLOTS,
+  NEWCOMER_STEP,
   SAME_SLOT,
-  SLOTS_OF_EACH,
-  VARIATION,
+  SPARE_ROOTS,
 } from '../constants.js'
 import { type PromisingState, reservedOf } from './promises.js'
 
@@ -36,11 +36,11 @@ interface Demand {
   readonly priority: number
   /** Of a forecast: the cost units that are expected in a frame. */
   readonly weight: number
-  /** What its turns count by: the weight, but of a forecast the cost units that are kept for it in a frame. */
+  /** Turns count by it: the weight; for a forecast the cost units that it gets in a frame. */
   part: number
   /** Cost units without a slot. */
   cost: number
-  /** The virtual time at which it has its turn: cost units per weight. */
+  /** The virtual time at which it has its turn: cost units divided by `part`. */
   turn: number
   /** Undefined: it waits in several lanes, or it is not known when it came. */
   readonly arrivals: LaneArrivals | undefined
@@ -286,7 +286,7 @@ function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
   if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort((one, other) => one.at - other.at)
 }
 
-/** All are spare. The last of the spare ones shorten the schedule. What an instance returns that is not known is of a schedule before a reset. */
+/** Returned slots become spare. Spare slots at the end of the schedule shorten it. What an instance returns that is not known is of a schedule before a reset. */
 function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, largest }: LeaseRequest): void {
   const slack = slackOf(bucket.limits, largest) / state.rate
   addSpare(
@@ -443,7 +443,7 @@ function allocate(state: LeasedState, leases: BucketLeases, { bucket, newcomer }
   const isIdle = divide(leases, rate * FRAME)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
   const late = lead + Math.min(SLOT_RESERVE, most / rate / 2)
-  const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart: (KEPT_APART * most) / rate }
+  const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart: (KEPT_SLOT_GAP * most) / rate }
   dealSpare(share, newcomer, now)
   dealSchedule(share, state, now)
 }
@@ -453,15 +453,15 @@ interface Allocation {
   readonly newcomer: Lessee | undefined
 }
 
-/** What is kept for those who come is for what waits, and for a newcomer. */
+/** Spare slots go to requests that wait, and then to what instances expect. While half of the frame is free only newcomers get the latter. */
 function dealSpare(share: Share, newcomer: Lessee | undefined, now: number): void {
   const { leases, isIdle } = share
   const unclaimed: OwnedSlot[] = []
   for (const slot of leases.spare) {
     if (slot.at < now) continue
     const taker = nextTurn(share, slot.at)
-    const isKept = isIdle && (taker === undefined || taker.demand.priority === FORECAST)
-    const user = isKept ? newcomer && keptFor(share, newcomer, slot.at) : taker
+    const isForNewcomer = isIdle && (taker === undefined || taker.demand.priority === FORECAST)
+    const user = isForNewcomer ? newcomer && keptFor(share, newcomer, slot.at) : taker
     if (user === undefined) unclaimed.push(slot)
     else give(share, user, slot)
   }
@@ -485,7 +485,7 @@ function dealSchedule(share: Share, state: LeasedState, now: number): void {
       continue
     }
     const { demand } = taker
-    const enough = demand.priority === FORECAST ? Math.max(largest, demand.part / SLOTS_OF_EACH) : demand.cost
+    const enough = demand.priority === FORECAST ? Math.max(largest, demand.part / LEAST_SLOTS) : demand.cost
     const slot = { at, cost: Math.min(most, enough) }
     if (isKept(share, demand, at)) leases.spare.push(slot)
     else give(share, taker, slot)
@@ -494,23 +494,23 @@ function dealSchedule(share: Share, state: LeasedState, now: number): void {
   }
 }
 
-/** Whether a slot is kept for those who come. */
+/** Whether a slot is kept for newcomers. */
 function isKept({ leases, isIdle, apart }: Share, { priority }: Demand, at: number): boolean {
   return isIdle && priority === FORECAST && at - (leases.spare.at(-1)?.at ?? -Infinity) > apart
 }
 
-/** A newcomer gets some of the slots that are kept: others may come. */
+/** The forecast of a newcomer, if the slot at this time is one of those for it. */
 function keptFor(share: Share, lessee: Lessee, at: number): Taker | undefined {
   const demand = lessee.demand.find(({ priority }) => priority === FORECAST)
   const last = lessee.slots.at(-1)?.at ?? -Infinity
   const isThere = demand !== undefined && takes(share, demand) && at >= readyAt(lessee)
-  return isThere && at - last > KEPT_FOR_OTHERS * share.apart ? { lessee, demand, inTurn: demand } : undefined
+  return isThere && at - last > NEWCOMER_STEP * share.apart ? { lessee, demand, inTurn: demand } : undefined
 }
 
 /**
- * Divides what a frame lets through among what is expected. Each instance has what it expects, then some more, as requests do not come
- * evenly: by the root, as their number varies by the root. What is left is divided equally, so that who seldom asks finds a slot soon. Where
- * all is in use, all is by the root: who got more expects more. Returns whether half of a frame is left, or more.
+ * Divides a frame among the forecasts. Each instance gets what it expects. On top it gets some square roots of that, because random arrivals
+ * vary by the root. The rest is divided equally, so an instance with few requests also finds a slot soon. A full frame is divided by the root
+ * alone: in proportion, instances with more slots would expect more and more. Returns whether at least half of the frame is free.
  */
 function divide({ lessees, turns }: BucketLeases, frame: number): boolean {
   const forecasts = lessees.flatMap(({ demand }) => demand.filter(({ priority }) => priority === FORECAST))
@@ -520,8 +520,8 @@ function divide({ lessees, turns }: BucketLeases, frame: number): boolean {
     expected += weight
     roots += Math.sqrt(weight)
   }
-  const isFull = expected > MOST_EXPECTED * frame
-  const byRoot = isFull ? frame : Math.min(frame - expected, VARIATION * roots)
+  const isFull = expected > FULL_FRAME * frame
+  const byRoot = isFull ? frame : Math.min(frame - expected, SPARE_ROOTS * roots)
   const left = isFull ? 0 : frame - expected - byRoot
   const present = turns[FORECAST]!
   for (const forecast of forecasts) {
@@ -542,11 +542,11 @@ interface Share {
   readonly isExpecting: boolean
   /** ms. The oldest request has a slot that is so much before the time for which its instance has leases. */
   readonly late: number
-  /** Whether half of a frame is left, or more. */
+  /** Whether at least half of the frame is free. */
   readonly isIdle: boolean
   /** Cost units. A slot has no more. */
   readonly most: number
-  /** ms. Slots that are so far apart are kept for those who come, while it is idle. */
+  /** ms. The distance of slots that are kept for newcomers. */
   readonly apart: number
 }
 

@@ -46,7 +46,7 @@ DECLARE
   owners float8[];        -- the place of the instance
   priorities float8[];
   weights float8[];
-  parts float8[];         -- what turns count by: the weight, or what is kept for a forecast in a frame
+  parts float8[];         -- turns count by it: the weight; for a forecast what it gets in a frame
   costs float8[];         -- cost units without a slot
   own_turns float8[];
   takes bool[];           -- whether they take slots
@@ -68,6 +68,7 @@ DECLARE
   expected float8 := 0;
   roots float8 := 0;
   sharing int := 0;
+  frame float8;
   is_full bool;
   is_idle bool;
   apart float8;
@@ -240,7 +241,7 @@ BEGIN
   END LOOP;
   k := kept;
 
-  -- The slots that it returns are spare. The last of the spare ones shorten the schedule.
+  -- Returned slots become spare. Spare slots at the end of the schedule shorten it.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
   kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
@@ -325,8 +326,8 @@ BEGIN
     last_class := greatest(last_class, priorities[i]);
     expecting := expecting OR costs[i] = 'Infinity';
   END LOOP;
-  -- Divides what a frame lets through among what is expected. What is left is divided by the root, then equally. Where all is in use, all
-  -- is by the root. A forecast takes slots if something is kept for it.
+  -- Divides a frame among the forecasts: what each expects, then some roots of that, then equal parts. A full frame is divided by the root.
+  -- A forecast takes slots if it has a part of the frame.
   parts := weights;
   FOR i IN 1 .. m LOOP
     IF priorities[i] = @FORECAST@ THEN forecasts[owners[i]] := i; END IF;
@@ -337,15 +338,16 @@ BEGIN
     roots := roots + sqrt(weights[d]);
     sharing := sharing + 1;
   END LOOP;
-  is_full := expected > @MOST_EXPECTED@ * (rate * @FRAME@);
-  by_root := CASE WHEN is_full THEN rate * @FRAME@ ELSE least(rate * @FRAME@ - expected, @VARIATION@ * roots) END;
-  unexpected := CASE WHEN is_full THEN 0 ELSE rate * @FRAME@ - expected - by_root END;
-  is_idle := unexpected > rate * @FRAME@ / 2;
+  frame := rate * @FRAME@;
+  is_full := expected > @FULL_FRAME@ * frame;
+  by_root := CASE WHEN is_full THEN frame ELSE least(frame - expected, @SPARE_ROOTS@ * roots) END;
+  unexpected := CASE WHEN is_full THEN 0 ELSE frame - expected - by_root END;
+  is_idle := unexpected > frame / 2;
   FOREACH d IN ARRAY forecasts LOOP
     CONTINUE WHEN d IS NULL;
     parts[d] := CASE WHEN is_full THEN 0 ELSE weights[d] END + CASE WHEN weights[d] > 0 THEN by_root * sqrt(weights[d]) / roots ELSE 0 END
       + unexpected / sharing;
-    cost := coalesce(rate * @FRAME@ / sharing / nullif(parts[d], 0), 0);
+    cost := coalesce(frame / sharing / nullif(parts[d], 0), 0);
     own_turns[d] := least(greatest(own_turns[d], turns[@FORECAST@ + 1] - cost), turns[@FORECAST@ + 1] + cost);
   END LOOP;
   FOR i IN 1 .. m LOOP
@@ -353,7 +355,7 @@ BEGIN
       ELSE costs[i] > @LEVEL_TOLERANCE@ END;
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
-  apart := @KEPT_APART@ * most / rate;
+  apart := @KEPT_SLOT_GAP@ * most / rate;
   slack := greatest(0, burst - top) / rate;
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   finish := now + lead + @FRAME@ + CASE WHEN living = 1 THEN lead ELSE 0 END;
@@ -388,10 +390,10 @@ BEGIN
       EXIT WHEN owed[priorities[taker]::int + 1] + @LEVEL_TOLERANCE@ < least(largests[owners[d]::int], costs[d]);
       taker := d;
     END LOOP;
-    -- A newcomer gets some of the slots that are kept: others may come.
+    -- While half of the frame is free, only a newcomer gets spare slots for what it expects.
     IF early IS NULL AND is_idle AND coalesce(priorities[taker], @FORECAST@) = @FORECAST@ THEN
       taker := CASE WHEN is_new AND takes[forecasts[me]] AND at >= readies[me]
-        AND (given = 0 OR at - answer[10 + 2 * given] > @KEPT_FOR_OTHERS@ * apart) THEN forecasts[me] END;
+        AND (given = 0 OR at - answer[10 + 2 * given] > @NEWCOMER_STEP@ * apart) THEN forecasts[me] END;
     END IF;
     IF taker IS NULL THEN
       IF early IS NULL THEN
@@ -412,7 +414,7 @@ BEGIN
     END IF;
 
     cost := CASE WHEN early IS NULL THEN spare_costs[looked] ELSE least(most, CASE
-      WHEN priorities[taker] = @FORECAST@ THEN greatest(top, parts[taker] / @SLOTS_OF_EACH@) ELSE costs[taker] END) END;
+      WHEN priorities[taker] = @FORECAST@ THEN greatest(top, parts[taker] / @LEAST_SLOTS@) ELSE costs[taker] END) END;
     IF early IS NOT NULL AND is_idle AND priorities[taker] = @FORECAST@ AND (kept = 0 OR at - spare_ats[kept] > apart) THEN
       kept := kept + 1;
       spare_ats[kept] := at;

@@ -11,8 +11,8 @@ local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRA
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LATENESS_STEP = @LATENESS_STEP@
-local MOST_EXPECTED, VARIATION, SLOTS_OF_EACH = @MOST_EXPECTED@, @VARIATION@, @SLOTS_OF_EACH@
-local KEPT_APART, KEPT_FOR_OTHERS = @KEPT_APART@, @KEPT_FOR_OTHERS@
+local FULL_FRAME, SPARE_ROOTS, LEAST_SLOTS = @FULL_FRAME@, @SPARE_ROOTS@, @LEAST_SLOTS@
+local KEPT_SLOT_GAP, NEWCOMER_STEP = @KEPT_SLOT_GAP@, @NEWCOMER_STEP@
 
 local function zeros(number)
   local list = {}
@@ -214,7 +214,7 @@ local function drop_dead(key, opened, fill)
   end
 end
 
--- All are spare. The last of the spare ones shorten the schedule.
+-- Returned slots become spare. Spare slots at the end of the schedule shorten it.
 local function take_back(key, opened, returned, slack)
   local spare = opened.spare
   add_spare(spare, returned)
@@ -264,7 +264,7 @@ end
 -- Whether slots that nobody has a demand for are given out.
 local expecting
 
--- Whether an entry takes slots. A forecast takes them if something is kept for it.
+-- Whether an entry takes slots. A forecast takes them if it has a part of the frame.
 local function takes(entry)
   if entry.priority == FORECAST then return expecting and entry.part > LEVEL_TOLERANCE end
   return entry.cost > LEVEL_TOLERANCE
@@ -376,7 +376,7 @@ local function give_slot(opened, entry, slot, min_share)
   entry.turn = entry.turn + slot.cost / entry.part
   entry.cost = max(0, entry.cost - slot.cost)
   if not takes(entry) then waiting[priority + 1] = waiting[priority + 1] - 1 end
-  -- One that is not the first gets its place when it is.
+  -- An entry further down is moved when it comes to the top.
   if heaps[priority + 1][1] == entry then replace_first(heaps[priority + 1], entry) end
   -- So that those who got less have the next of the slots that nobody has a demand for.
   local forecast = entry.lessee.forecast
@@ -386,16 +386,16 @@ local function give_slot(opened, entry, slot, min_share)
   entry.lessee.lacks = entry.lessee.lacks - slot.cost
 end
 
--- Divides what a frame lets through among what is expected. What is left is divided by the root, then equally. Where all is in use, all is by
--- the root. Returns whether half of a frame is left, or more.
+-- Divides a frame among the forecasts: what each expects, then some roots of that, then equal parts. A full frame is divided by the root.
+-- Returns whether at least half of the frame is free.
 local function divide(forecasts, frame, present)
   local expected, roots, sharing = 0, 0, #forecasts
   for _, forecast in ipairs(forecasts) do
     expected = expected + forecast.weight
     roots = roots + math.sqrt(forecast.weight)
   end
-  local full = expected > MOST_EXPECTED * frame
-  local by_root = full and frame or min(frame - expected, VARIATION * roots)
+  local full = expected > FULL_FRAME * frame
+  local by_root = full and frame or min(frame - expected, SPARE_ROOTS * roots)
   local left = full and 0 or frame - expected - by_root
   for _, forecast in ipairs(forecasts) do
     local weight = forecast.weight
@@ -406,11 +406,11 @@ local function divide(forecasts, frame, present)
   return left > frame / 2
 end
 
--- A newcomer gets some of the slots that are kept: others may come.
+-- The forecast of a newcomer, if the slot at this time is one of those for it.
 local function kept_for(lessee, at, apart)
   local slots, forecast = lessee.slots, lessee.forecast
   if not forecast or not takes(forecast) or at < lessee.ready_at then return nil end
-  if #slots > 0 and at - slots[#slots].at <= KEPT_FOR_OTHERS * apart then return nil end
+  if #slots > 0 and at - slots[#slots].at <= NEWCOMER_STEP * apart then return nil end
   return forecast
 end
 
@@ -430,7 +430,7 @@ local function allocate(key, opened, burst, min_share, newcomer)
   end
   local idle = divide(forecasts, rate * FRAME, opened.turns[FORECAST + 1])
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
-  local apart = KEPT_APART * most / rate
+  local apart = KEPT_SLOT_GAP * most / rate
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
 
@@ -453,7 +453,7 @@ local function allocate(key, opened, burst, min_share, newcomer)
   while at < stop do
     local entry = next_turn(opened, at)
     if entry then
-      local enough = entry.priority == FORECAST and max(largest, entry.part / SLOTS_OF_EACH) or entry.cost
+      local enough = entry.priority == FORECAST and max(largest, entry.part / LEAST_SLOTS) or entry.cost
       local slot, spare = { at = at, cost = min(most, enough) }, opened.spare
       local keeps = idle and entry.priority == FORECAST and (#spare == 0 or at - spare[#spare].at > apart)
       if keeps then spare[#spare + 1] = slot else give_slot(opened, entry, slot, min_share) end
