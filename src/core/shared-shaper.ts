@@ -119,7 +119,7 @@ export class SharedShaper {
     }
     const ahead = shaper.claimAhead(stack)
     const booked = this.#promises.claimOf(arrival)
-    const claim = booked === undefined && mayGo(arrival, ahead)
+    const claim = booked === undefined && mayGo(arrival, { ahead, now: arrivedAt })
     const told = this.#passesLevels(arrival, longest, pause) ? Infinity : toldWait(arrival, patience, arrivedAt)
     this.#ask(
       { arrival, longest, stack },
@@ -538,13 +538,15 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
  * Whether no request here goes before it. Those that are set aside do not, nor those that have their slots, where
  * slots may be ahead by this many ms.
  */
-function mayGo(arrival: Arrival, ahead: number): boolean {
-  const { route, stack } = arrival
-  return route.gate.open && !stack.some(bucket => isAwaited(bucket as StoredBucket, ahead) || bucket.shut)
+function mayGo({ route, stack }: Arrival, times: { ahead: number; now: number }): boolean {
+  return route.gate.open && !stack.some(bucket => isTaken(bucket as StoredBucket, times))
 }
 
-function isAwaited({ waiting, aside, claiming, lease }: StoredBucket, ahead: number): boolean {
-  return waiting > aside + (ahead > 0 ? claiming : 0) || lease !== undefined
+/** What has left by a lease without a slot drains for a while after its end. The store does not know of it. */
+function isTaken(bucket: StoredBucket, { ahead, now }: { ahead: number; now: number }): boolean {
+  const { waiting, aside, claiming, lease, shut } = bucket
+  const isAwaited = waiting > aside + (ahead > 0 ? claiming : 0)
+  return isAwaited || lease !== undefined || bucket.leaseDebtAt(now) > 0 || shut
 }
 
 /** Whether a cost does not fit the queue here. */

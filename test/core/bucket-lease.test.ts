@@ -66,7 +66,7 @@ t.test('the first report has no room and has used what was admitted', async t =>
   lease.use(1)
   const report = lease.report(waiting(5), 0, { lead: 10, late: 2, now: 1_000, waits: 0, isCalm: false })
   t.match(report, { used: 1, want: 4, largest: 2 })
-  const many = new BucketLease(QUICK, 1, 60)
+  const many = new BucketLease(QUICK, 1, { asked: 60 })
   many.openRoom()
   many.ask(1)
   t.equal(
@@ -122,7 +122,7 @@ t.test('what is expected is what was admitted, whatever slots are there', async 
 })
 
 t.test('as many as came in the last frame are expected from the first report on', async t => {
-  const lease = new BucketLease(QUICK, 1, 150)
+  const lease = new BucketLease(QUICK, 1, { asked: 150 })
   const report = () =>
     lease.report([], 0, { lead: 5, late: 2, now: 50, waits: 0, isCalm: false }).demand.map(({ cost }) => cost)
   t.same(report(), [150])
@@ -149,6 +149,37 @@ t.test('of a slot that others follow not less than half is used', async t => {
   }
   t.same([next(1_149, 2), next(1_151, 2)], [1_049, 1_200])
   t.equal(next(1_151, 1), 1_051, 'one that is alone uses all of it')
+})
+
+t.test('the rest of a slot is not used where a request has what comes behind it', async t => {
+  const next = (cuts: readonly number[]) => {
+    const lease = leased(SLOW, [1_000, 1_100])
+    lease.take(1, 1_000)
+    lease.take(1, 1_000)
+    // The request of the first slot hangs up.
+    lease.untake(1_000, 1)
+    for (const moment of cuts) lease.cut(moment)
+    return lease.next(0)
+  }
+  t.equal(next([1_040]), 1_040)
+  t.equal(next([1_060]), Infinity, 'less than half is left')
+  t.equal(next([1_040, 1_060]), Infinity, 'it was lost piece by piece')
+})
+
+t.test('a new lease pays first for what has left by the last one without a slot', async t => {
+  const lease = new BucketLease(SLOW, 1, { debt: 1.5 })
+  t.equal(lease.available, -1.5)
+  lease.report(waiting(3), 0, { lead: 5, late: 2, now: 0, waits: 0, isCalm: false })
+  lease.answered(answer({ slots: [1_000, 1_100, 1_200].map(at => ({ at, cost: 1, token: at })) }), 0)
+  t.same([lease.next(0), lease.available], [1_150, 1.5])
+})
+
+t.test('what cannot be used any more at a later moment is lost', async t => {
+  const lease = leased(SLOW, [1_000, 1_100])
+  lease.cutLate(1_090)
+  t.equal(lease.next(0), 1_000, 'it can be used for a slot longer')
+  lease.cutLate(1_150)
+  t.equal(lease.next(0), 1_050)
 })
 
 t.test('time before a moment is cut off', async t => {

@@ -7,8 +7,14 @@ import { limits, random } from '../core/run.js'
 import { type Demand, type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
 import { worstBurst } from './spacing.js'
 
-/** 507: a slot of cost 4 was used two periods late by the only instance. */
-const SEEDS = [...Array.from({ length: 250 }, (_, at) => at + 1), 507]
+/**
+ * 507: a slot of cost 4 was used two periods late by the only instance. 7252: what was left of a slot was used, though a request had what
+ * comes behind it. 7269, 7555: what had left without a slot was forgotten as its lease ended.
+ */
+const SEEDS = [...Array.from({ length: 250 }, (_, at) => at + 1), 507, 7252, 7269, 7555]
+
+/** With longer queues. Both: a slot that lapsed before that of the other bucket was taken, and given back when requests had the next ones. */
+const LONG_QUEUES = [...Array.from({ length: 60 }, (_, at) => at + 1), 5247, 5529]
 
 /** ms. Load comes until then, and faults happen until then. */
 const LOAD = 6_000
@@ -118,7 +124,7 @@ function faultOf(chance: Chance, count: number): Fault {
   return { what, instance, from, to: from + 1_500 * chance() ** 2 }
 }
 
-function runOf(seed: number, hasFaults: boolean): Run {
+function runOf(seed: number, hasFaults: boolean, hasLongQueue: boolean): Run {
   const chance = random(seed)
   // The first ones of near seeds are alike.
   for (let skipped = 0; skipped < 10; skipped += 1) chance()
@@ -129,7 +135,8 @@ function runOf(seed: number, hasFaults: boolean): Run {
   const burst = chance() < 0.3 ? 1 + Math.floor(4 * chance()) : undefined
   const far = oneOf(chance, [0.25, 0.25, 2, 15])
   const largest = chance() < 0.3 ? 2 + Math.floor(5 * chance()) : 1
-  const shared = { ...limits(perSecond, 12, 'everyone'), ...(burst !== undefined && { burst }) }
+  const capacity = hasLongQueue ? Math.max(12, perSecond / 2) : 12
+  const shared = { ...limits(perSecond, capacity, 'everyone'), ...(burst !== undefined && { burst }) }
   const stalls = listOf(count, () =>
     listOf(12 * chance(), (): Span => {
       const from = 8_000 * chance()
@@ -177,17 +184,20 @@ async function problemOf(run: Run): Promise<string | undefined> {
   const times = simulation.releases.map(({ at }) => at)
   const costs = simulation.releases.map(({ source }) => source.cost ?? 1)
   const one = Math.max(largest, burst)
-  // One instance has the bound of 2.4.
-  const allowed = Math.max(one + Math.max(1, 2 * rate), 10 * rate + (options.count - 1) * largest + one)
+  // One instance has the bound of 2.4, and may use a slot up to a period late.
+  const allowed = Math.max(one + 1 + 2 * rate, 10 * rate + (options.count - 1) * largest + one)
   const worst = worstBurst(times, rate, costs)
   return worst <= allowed ? undefined : `${worst} in a window, allowed are ${allowed}`
 }
 
-for (const hasFaults of [false, true]) {
-  const what = hasFaults ? 'stalls, hang-ups, outages and killed instances' : 'stalls and hang-ups'
-  t.test(`${SEEDS.length} random runs with ${what}`, async t => {
-    for (const seed of SEEDS) {
-      const run = runOf(seed, hasFaults)
+for (const { what, seeds, hasFaults = false, hasLongQueue = false } of [
+  { what: 'stalls and hang-ups', seeds: SEEDS },
+  { what: 'stalls, hang-ups, outages and killed instances', seeds: SEEDS, hasFaults: true },
+  { what: 'stalls, hang-ups and long queues', seeds: LONG_QUEUES, hasLongQueue: true },
+]) {
+  t.test(`${seeds.length} random runs with ${what}`, async t => {
+    for (const seed of seeds) {
+      const run = runOf(seed, hasFaults, hasLongQueue)
       const problem = await problemOf(run)
       if (problem !== undefined) t.fail(`${run.what}: ${problem}`)
     }

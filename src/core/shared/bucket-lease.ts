@@ -25,6 +25,9 @@ const MANY_IN_SLOT = 4
 /** So many slots of a slow bucket may wait for the slots of other buckets. */
 const MOST_LATE = 3
 
+/** ms. Slots that are so far apart follow each other. */
+const SAME_END = 1e-3
+
 /** A leased slot that a request has. Times in ms. */
 export interface TakenSlot {
   readonly at: number
@@ -43,6 +46,8 @@ interface OwnSlot {
   token: unknown
   /** The cost of the whole slot. */
   readonly whole: number
+  /** What has passed of it unused, in cost units. */
+  lost: number
 }
 
 export class BucketLease {
@@ -59,6 +64,8 @@ export class BucketLease {
   #askedStore = 0
   /** When what has left has drained, in ms. */
   drainedAt = -Infinity
+  /** The end of the last slot that a request has taken, in ms. */
+  #takenUntil = -Infinity
   /** What is left is used, and nothing more is leased. */
   ending = false
   #level = Infinity
@@ -114,12 +121,14 @@ export class BucketLease {
   /**
    * @param cost of a request that waits
    * @param asked cost that has asked for admission in the last frame
+   * @param debt cost that has left before and that the first slots pay for
    */
   constructor(
     { rate, overflow, blockFor }: Pick<BucketLimits, 'rate' | 'overflow' | 'blockFor'>,
     cost: number,
-    asked = 0,
+    { asked = 0, debt = 0 }: { asked?: number; debt?: number } = {},
   ) {
+    this.#debt = debt
     this.#rate = rate
     this.#largest = cost
     this.#wanted = asked
@@ -224,6 +233,7 @@ export class BucketLease {
     this.#taken += cost
     this.#lapsed = 0
     this.drainedAt = at + cost / this.#rate
+    this.#takenUntil = Math.max(this.#takenUntil, this.drainedAt)
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += cost
     this.#settleDebt()
@@ -237,7 +247,7 @@ export class BucketLease {
     const owed = Math.min(this.#debt, cost)
     this.#debt -= owed
     if (cost - owed <= LEVEL_TOLERANCE) return
-    this.#slots.push({ at, cost: cost - owed, whole: cost, token: undefined })
+    this.#slots.push({ at, cost: cost - owed, whole: cost, token: undefined, lost: 0 })
     this.#slots.sort((one, other) => one.at - other.at)
   }
 
@@ -412,7 +422,7 @@ export class BucketLease {
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
     const later = Math.max(0, answer.lateBy - this.#late)
     this.until = answer.until + later
-    for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost })
+    for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost, lost: 0 })
     for (const { cost } of answer.slots) this.#known = Math.max(0, this.#known - cost)
     if (answer.slots.length > 0) this.#slots.sort((one, other) => one.at - other.at)
     this.#settleDebt()
@@ -478,9 +488,14 @@ export class BucketLease {
     return Math.max(SLOT_GRACE, (slots * whole) / this.#rate)
   }
 
+  /** What cannot be used any more at this moment, in ms, is lost. */
+  cutLate(moment: number): void {
+    this.#pass(slot => moment - this.#graceOf(slot))
+  }
+
   /** Time that has passed unused is lost, but for the grace. */
   #lapse(now: number): void {
-    this.#pass(slot => now - this.#graceOf(slot))
+    this.cutLate(now)
   }
 
   /** The time of each slot before this moment is lost. */
@@ -489,9 +504,10 @@ export class BucketLease {
       const late = momentOf(first) - first.at
       if (late <= 0) return
       const lost = late * this.#rate
-      // The rest of a slot that is for one request would come too close to the slot of another instance.
-      const isPart = !this.isSole && first.whole <= this.#largest + LEVEL_TOLERANCE && lost > first.whole / 2
-      if (isPart || lost >= first.cost - LEVEL_TOLERANCE) {
+      first.lost += lost
+      // The rest of a slot that is for one request would come too close to what another instance or an earlier request has of the next one.
+      const isPart = first.whole <= this.#largest + LEVEL_TOLERANCE && first.lost > first.whole / 2
+      if (lost >= first.cost - LEVEL_TOLERANCE || (isPart && (!this.isSole || this.#isNextTaken(first)))) {
         this.#slots.shift()
         this.#lapsed += first.cost
         continue
@@ -500,6 +516,12 @@ export class BucketLease {
       this.#shorten(first, lost, late)
       return
     }
+  }
+
+  /** Whether what comes behind the first slot belongs to a request. */
+  #isNextTaken({ at, cost }: OwnSlot): boolean {
+    const end = at + cost / this.#rate
+    return end < this.#takenUntil - SAME_END && (this.#slots[1]?.at ?? Infinity) > end + SAME_END
   }
 
   /** Takes out the last of the slots that nothing waits for and that others can still use. */

@@ -86,7 +86,8 @@ export class Leases {
     // A bucket that keeps the distance of late releases moves its slots, so they cannot be dealt out.
     if (limits.grace !== undefined) return undefined
     if (this.#store.lease === undefined || bucket.lease !== undefined || limits.whole !== undefined) return undefined
-    const lease = new BucketLease(limits, cost, bucket.askers * cost)
+    const asked = bucket.askers * cost
+    const lease = new BucketLease(limits, cost, { asked, debt: bucket.leaseDebtAt(this.#clock.now()) })
     bucket.lease = lease
     bucket.claimableAt = Infinity
     return lease
@@ -272,16 +273,35 @@ function demandOf(bucket: SharedBucket, within: number, now: number): WaitingDem
 }
 
 /**
- * Whether narrower buckets hold back a part of what waits for a bucket, and all that they let through in this time, in ms, fits. Then slots are
- * claimed one by one, each for the slot of the narrower bucket. Leased slots of two buckets lie apart, and some of them would pass.
+ * Whether narrower buckets hold back a part of what waits for a bucket, or would if more waited, and all that they let through in this time, in
+ * ms, fits. Then slots are claimed one by one, each for the slot of the narrower bucket. Leased slots of two buckets lie apart, and some of
+ * them would pass.
  */
 function leavesRoom(bucket: StoredBucket, demand: readonly ClassDemand[], span: number): boolean {
   let own = 0
   for (const { cost } of demand) own += cost
   const isHeldBack = own < bucket.queued - LEVEL_TOLERANCE
+  if (!isHeldBack) own = passing(bucket, span)
   // Of the others only what has no slot is known. They may have as much to come as this one.
   const others = Math.max(bucket.queuedElsewhere, own * (bucket.lease!.instances - 1))
-  return isHeldBack && own + others <= MOST_FILLED * bucket.limits.rate * span
+  return own + others <= MOST_FILLED * bucket.limits.rate * span
+}
+
+/** The cost that the buckets before this one let through in this time, in ms, if more waits for them. Infinity: there is none. */
+function passing(bucket: StoredBucket, within: number): number {
+  let cost = 0
+  for (const source of allSources(bucket)) {
+    if (!(source instanceof ShareNode) || source.count > MOST_SOURCES) return Infinity
+    for (const below of sourcesBelow(source)) cost += passesOf(below, within)
+  }
+  return cost > 0 ? cost : Infinity
+}
+
+/** The cost that the bucket of a source lets through in this time, in ms. */
+function passesOf({ bucket, queued, waiting }: Source, within: number): number {
+  const { lease, limits } = (bucket ?? {}) as Partial<StoredBucket>
+  const { rate, burst = 0 } = limits ?? UNLIMITED
+  return (rate / (lease?.instances ?? 1)) * within + Math.max(burst, waiting > 0 ? queued / waiting : 0)
 }
 
 /** What comes from a source in some time, and the weight of the lanes that it comes from. */
@@ -302,11 +322,8 @@ function comingFrom(source: Source, within: number, now: number): Coming {
   for (const below of sourcesBelow(source)) {
     const bucket = below.bucket as StoredBucket | undefined
     if (below.waiting === 0 || (bucket !== undefined && freeAt(bucket, now) > now + within)) continue
-    const { rate, burst = 0 } = bucket?.limits ?? UNLIMITED
-    const { instances = 1 } = bucket?.lease ?? {}
-    const passes = (rate / instances) * within + Math.max(burst, below.queued / below.waiting)
     const comes = comingFrom(below, within, now)
-    cost += Math.min(passes, comes.cost)
+    cost += Math.min(passesOf(below, within), comes.cost)
     weight += comes.weight
   }
   return { cost, weight }

@@ -188,7 +188,7 @@ export class Claims {
     const stack = stored(lane.stack)
     this.#cutLeases(stack, ticket, { arrivedAt: ticket.arrivedAt, now })
     // Its slot may be a little later than that of the lane before, which has to claim slots of other buckets. It keeps its turn.
-    if (this.#waitsForLease(stack, now)) return this.#readyLanes.refund(ticket)
+    if (this.#waitsForLease(stack, now) || !this.#meets(stack, now)) return this.#readyLanes.refund(ticket)
     // Those whose claims are on their way came first. They have the first slots.
     const isFirst = (lane.claiming?.size ?? 0) === 0
     // Where a slot is for one request, each slot is settled by itself: after a stall the next one is judged by the time of then.
@@ -290,6 +290,28 @@ export class Claims {
       waits ||= bucket.lease !== undefined
     }
     return waits
+  }
+
+  /**
+   * Whether the next leased slots of a stack can be used together. A slot that lapses before the next one of the last bucket is no use to
+   * anybody. One that comes when that is lost is taken when it is there: by then the last bucket has another.
+   */
+  #meets(stack: readonly StoredBucket[], now: number): boolean {
+    const last = stack.at(-1)!
+    if (last.lease === undefined) return true
+    const at = last.lease.next(now)
+    const lost = Math.max(now, at + graceOf(last.lease, last)) + SAME_TIME
+    let meets = true
+    for (const bucket of stack) {
+      if (bucket === last || bucket.lease === undefined) continue
+      bucket.lease.cutLate(at)
+      const next = bucket.lease.next(now)
+      if (next <= lost) continue
+      if (next === Infinity) this.#leaseChanged(bucket, now)
+      else this.#nextClaim(bucket, next, now)
+      meets = false
+    }
+    return meets
   }
 
   /** Takes the slots of what is leased. */
@@ -594,8 +616,8 @@ export class Claims {
         Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
         now,
       )
-      // It waits for what this instance itself was granted.
-      if (!isOthers && free <= own + SAME_GRANT) continue
+      // It waits for what this instance itself was granted, or for the slots of other buckets, where it is free.
+      if (!isOthers && free <= Math.max(own + SAME_GRANT, latest(taken))) continue
       bucket.refusals += 1
       if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
     }

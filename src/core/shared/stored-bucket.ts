@@ -114,6 +114,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   lease: BucketLease | undefined = undefined
   /** When what has left by a lease that has ended has drained, in ms. */
   leaseDrainedAt = -Infinity
+  /** Cost units of that for which no slot was there. */
+  #leaseDebt = 0
   /** How many of the requests that wait have a slot or ask for one. */
   claiming = 0
   /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
@@ -323,8 +325,15 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** Slots are claimed one by one again. The first one not before what has left has drained here, as the store does not know when. */
   endLease(): void {
-    this.leaseDrainedAt = this.lease!.drainedAt
+    const { drainedAt, available } = this.lease!
+    this.leaseDrainedAt = drainedAt
+    this.#leaseDebt = Math.max(0, -available)
     this.lease = undefined
+  }
+
+  /** What the slots of a new lease have to pay for, in cost units: it has left by the last one and has not drained. */
+  leaseDebtAt(now: number): number {
+    return Math.min(this.#leaseDebt, Math.max(0, this.leaseDrainedAt - now) * this.limits.rate)
   }
 
   /** Takes note of a claim that was granted. Whether there were several lately. */
