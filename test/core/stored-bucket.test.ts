@@ -3,6 +3,7 @@ import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { BucketLease } from '../../src/core/shared/bucket-lease.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { ClaimRequest, Store } from '../../src/core/store.js'
 import { limits } from './run.js'
@@ -35,6 +36,30 @@ t.test('a rate that changes moves the next claim, and a reset makes it possible 
   t.equal(bucket.freeAt, 1_500, 'another capacity does not')
   bucket.reset(1_200)
   t.equal(bucket.freeAt, 1_200)
+})
+
+t.test('what a lease owes at its end drains, and a reset forgets it', async t => {
+  const leasedAndEnded = () => {
+    const bucket = storedBucket(5, shardIn('claimed'))
+    const lease = new BucketLease(bucket.limits, 2)
+    bucket.lease = lease
+    lease.report([], 0, { lead: 5, late: 0, now: 0, waits: 0, isCalm: false })
+    const room = { room: 0, roomRate: 0, roomFrom: 0, roomUntil: 0, spare: 0 }
+    const others = { level: 0, instances: 1, lateBy: 0, others: [] }
+    lease.answered({ slots: [{ at: 1_000, cost: 1, token: 1 }], nextAt: 120, until: 1_200, ...room, ...others }, 0)
+    lease.take(2, 1_000)
+    bucket.endLease()
+    return bucket
+  }
+  const bucket = leasedAndEnded()
+  t.same(
+    [1_000, 1_300, 1_400].map(at => bucket.leaseDebtAt(at)),
+    [1, 0.5, 0],
+    'the slot was for one cost unit of two, at 5/s',
+  )
+  const forgotten = leasedAndEnded()
+  forgotten.reset(1_000)
+  t.equal(forgotten.leaseDebtAt(1_000), 0)
 })
 
 t.test('an outage during which others were metered leaves no bucket that is always free', async t => {

@@ -293,8 +293,8 @@ export class Claims {
   }
 
   /**
-   * Whether the next leased slots of a stack can be used together. A slot that lapses before the next one of the last bucket is no use to
-   * anybody. One that comes when that is lost is taken when it is there: by then the last bucket has another.
+   * Whether the next leased slots of a stack can be used together. A slot that lapses before the next one of the last bucket is of no use, and is
+   * lost. A slot that comes when that of the last bucket has lapsed is taken at its time: by then the last bucket has another one.
    */
   #meets(stack: readonly StoredBucket[], now: number): boolean {
     const last = stack.at(-1)!

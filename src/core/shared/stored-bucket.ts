@@ -232,6 +232,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.claimableAt = now
     this.grantedUntil = now
     this.ownUntil = now
+    this.leaseDrainedAt = now
+    this.#leaseDebt = 0
     this.changedAt = now
     this.promising.reset()
   }
