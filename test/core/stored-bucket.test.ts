@@ -57,6 +57,17 @@ t.test('what a lease owes at its end drains, and a reset forgets it', async t =>
     [1, 0.5, 0],
     'the slot was for one cost unit of two, at 5/s',
   )
+  const again = leasedAndEnded()
+  again.lease = new BucketLease(again.limits, 2, { debt: again.leaseDebtAt(1_000) })
+  again.endLease()
+  t.equal(again.leaseDebtAt(1_000), 1, 'a lease that gets no slots pays nothing')
+  t.equal(again.claimableFrom(1_000), 1_400)
+  again.untakeLeased(2)
+  t.equal(again.leaseDebtAt(1_000), 0, 'the request does not leave')
+  t.equal(again.claimableFrom(1_000), 1_000)
+  const faster = leasedAndEnded()
+  faster.setLimits({ ...faster.limits, rate: 4 * faster.limits.rate }, 1_000)
+  t.equal(faster.claimableFrom(1_000), 1_100)
   const forgotten = leasedAndEnded()
   forgotten.reset(1_000)
   t.equal(forgotten.leaseDebtAt(1_000), 0)

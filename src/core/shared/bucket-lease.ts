@@ -25,7 +25,7 @@ const MANY_IN_SLOT = 4
 /** So many slots of a slow bucket may wait for the slots of other buckets. */
 const MOST_LATE = 3
 
-/** ms. Slots that are so far apart follow each other. */
+/** ms. Slots with at most this between them are adjacent. */
 const SAME_END = 1e-3
 
 /** A leased slot that a request has. Times in ms. */

@@ -282,17 +282,24 @@ function leavesRoom(bucket: StoredBucket, demand: readonly ClassDemand[], span: 
   for (const { cost } of demand) own += cost
   const isHeldBack = own < bucket.queued - LEVEL_TOLERANCE
   if (!isHeldBack) own = passing(bucket, span)
+  if (own === Infinity) return false
   // Of the others only what has no slot is known. They may have as much to come as this one.
   const others = Math.max(bucket.queuedElsewhere, own * (bucket.lease!.instances - 1))
   return own + others <= MOST_FILLED * bucket.limits.rate * span
 }
 
-/** The cost that the buckets before this one let through in this time, in ms, if more waits for them. Infinity: there is none. */
+/**
+ * The cost that the buckets before this one let through in this time, in ms, if more waits for them. Infinity: there is none, or one that is not
+ * busy itself. Then others like it may have requests next.
+ */
 function passing(bucket: StoredBucket, within: number): number {
   let cost = 0
   for (const source of allSources(bucket)) {
     if (!(source instanceof ShareNode) || source.count > MOST_SOURCES) return Infinity
-    for (const below of sourcesBelow(source)) cost += passesOf(below, within)
+    for (const below of sourcesBelow(source)) {
+      if ((below.bucket as StoredBucket | undefined)?.lease === undefined) return Infinity
+      cost += passesOf(below, within)
+    }
   }
   return cost > 0 ? cost : Infinity
 }

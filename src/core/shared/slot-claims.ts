@@ -294,7 +294,7 @@ export class Claims {
 
   /**
    * Whether the next leased slots of a stack can be used together. A slot that lapses before the next one of the last bucket is of no use, and is
-   * lost. A slot that comes when that of the last bucket has lapsed is taken at its time: by then the last bucket has another one.
+   * lost. A slot that comes when that of the last bucket has lapsed is not taken before its time.
    */
   #meets(stack: readonly StoredBucket[], now: number): boolean {
     const last = stack.at(-1)!
@@ -326,7 +326,10 @@ export class Claims {
   #untake({ leased, taken }: Parts, demand: Demand): void {
     const now = this.#claimant.now()
     for (const [place, bucket] of leased.entries()) {
-      if (bucket.lease === undefined) continue
+      if (bucket.lease === undefined) {
+        bucket.untakeLeased(costIn(demand, bucket))
+        continue
+      }
       bucket.lease.untake(taken[place]!.at, costIn(demand, bucket))
       this.#leaseChanged(bucket, now)
     }
@@ -616,7 +619,7 @@ export class Claims {
         Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
         now,
       )
-      // It waits for what this instance itself was granted, or for the slots of other buckets, where it is free.
+      // No other instance has this slot: it is behind those of this one, or it is free but lies too far ahead.
       if (!isOthers && free <= Math.max(own + SAME_GRANT, latest(taken))) continue
       bucket.refusals += 1
       if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
@@ -664,7 +667,7 @@ export class Claims {
       if (bucket.lease !== undefined) this.leases.slotReturned(bucket)
       // This instance's share has been used, whether granted or not. A leased slot that is there still is known.
       if (bucket.limits.whole !== undefined || bucket.lease !== undefined) continue
-      bucket.claimableAt = now
+      bucket.claimableAt = bucket.claimableFrom(now)
       bucket.grantedUntil = now
       bucket.ownUntil = now
       this.#readyLanes.plan(bucket)

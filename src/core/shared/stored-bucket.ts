@@ -114,7 +114,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   lease: BucketLease | undefined = undefined
   /** When what has left by a lease that has ended has drained, in ms. */
   leaseDrainedAt = -Infinity
-  /** Cost units of that for which no slot was there. */
+  /** Cost units that have left by a lease that has ended, and for which it had no slots. */
   #leaseDebt = 0
   /** How many of the requests that wait have a slot or ask for one. */
   claiming = 0
@@ -223,6 +223,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.lease?.setRate(changed)
     // The store counts the time until the next slot at its rate, too.
     if (this.claimableAt > now) this.claimableAt = now + ((this.claimableAt - now) * rate) / changed
+    if (this.leaseDrainedAt > now) this.leaseDrainedAt = now + ((this.leaseDrainedAt - now) * rate) / changed
     if (this.ownUntil > now) this.ownUntil = now + ((this.ownUntil - now) * rate) / changed
     if (this.grantedUntil > now) this.grantedUntil = now + ((this.grantedUntil - now) * rate) / changed
   }
@@ -327,15 +328,28 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** Slots are claimed one by one again. The first one not before what has left has drained here, as the store does not know when. */
   endLease(): void {
-    const { drainedAt, available } = this.lease!
-    this.leaseDrainedAt = drainedAt
+    const { drainedAt, until, available } = this.lease!
     this.#leaseDebt = Math.max(0, -available)
+    // What is leased is of all instances, so a debt drains behind it. A lease that has got no slots ends with the debt of the one before.
+    const paidAt = Math.max(this.leaseDrainedAt, drainedAt, until + this.#leaseDebt / this.limits.rate)
+    this.leaseDrainedAt = this.#leaseDebt > LEVEL_TOLERANCE ? paidAt : drainedAt
     this.lease = undefined
   }
 
   /** What the slots of a new lease have to pay for, in cost units: it has left by the last one and has not drained. */
   leaseDebtAt(now: number): number {
-    return Math.min(this.#leaseDebt, Math.max(0, this.leaseDrainedAt - now) * this.limits.rate)
+    const debt = Math.min(this.#leaseDebt, Math.max(0, this.leaseDrainedAt - now) * this.limits.rate)
+    return debt > LEVEL_TOLERANCE ? debt : 0
+  }
+
+  /** A cost that has left by a lease that has ended does not leave. */
+  untakeLeased(cost: number): void {
+    this.#leaseDebt = Math.max(0, this.#leaseDebt - cost)
+  }
+
+  /** From when on a claim may be granted, in ms, as far as is known here. */
+  claimableFrom(now: number): number {
+    return this.leaseDebtAt(now) > 0 ? this.leaseDrainedAt : now
   }
 
   /** Takes note of a claim that was granted. Whether there were several lately. */
