@@ -187,8 +187,8 @@ async function problemOf(run: Run): Promise<string | undefined> {
   const times = simulation.releases.map(({ at }) => at)
   const costs = simulation.releases.map(({ source }) => source.cost ?? 1)
   const one = Math.max(largest, burst)
-  // One instance has the bound of 2.4, and 2 ms by which the store's moments may be mapped wrongly.
-  const allowed = Math.max(one + Math.max(1, 2 * rate) + 2 * rate, 10 * rate + (options.count - 1) * largest + one)
+  // One instance has the bound of 2.4.
+  const allowed = Math.max(one + Math.max(1, 2 * rate), 10 * rate + (options.count - 1) * largest + one)
   const worst = worstBurst(times, rate, costs)
   return worst <= allowed ? undefined : `${worst} in a window, allowed are ${allowed}`
 }

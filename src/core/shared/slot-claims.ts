@@ -318,7 +318,11 @@ export class Claims {
   #take(stack: readonly StoredBucket[], ticket: Ticket, now: number): Parts {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
-    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now))
+    const taken = leased.map(bucket => {
+      const late = bucket === stack.at(-1) ? graceOf(bucket.lease!, bucket) : Infinity
+      const { at, until } = bucket.lease!.take(costIn(ticket, bucket), now)
+      return { at, until: Math.min(until, Math.max(at + late, now + SHORTEST_GRACE)) }
+    })
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }
@@ -722,9 +726,9 @@ function latest(taken: readonly TakenSlot[]): number {
   return last
 }
 
-/** How late a leased slot of the last bucket can be used, in ms. */
+/** How late a leased slot of the last bucket can be used, in ms. The bound has room for a period, and the store's moments are not mapped exactly. */
 function graceOf({ half, isSole }: BucketLease, { limits }: SharedBucket): number {
-  const even = Math.min(half, 1 / limits.rate)
+  const even = Math.min(half, 1 / limits.rate - SHORTEST_GRACE)
   return even >= SHORTEST_GRACE ? even : isSole ? SHORTEST_GRACE : QUICK_GRACE
 }
 
