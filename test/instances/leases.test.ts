@@ -105,7 +105,7 @@ t.test('never more than the capacity waits in all, and all of it is used', async
   t.ok(waiting().length >= capacity - 4, `${waiting().length} wait`)
 })
 
-t.test('a wide bucket that was leased for a gust costs a stack behind a narrow one nothing for long', async t => {
+t.test('a wide bucket that was leased for a burst costs a stack behind a narrow one nothing for long', async t => {
   // In % of the narrow rate: what left at least, and before.
   for (const { narrow, wide: perSecond, seed, least, before } of [
     { narrow: 100, wide: 200, seed: 1, least: 98, before: 75.0 },
@@ -118,12 +118,12 @@ t.test('a wide bucket that was leased for a gust costs a stack behind a narrow o
     const client: Source[] = [0, 1].map(instance => ({
       ...{ instance, keys: ['ann', 'all'], load: { kind: 'poisson', ms: 1_250 / narrow } },
     }))
-    const gusts: Source[] = [3_000, 9_000, 15_000].map(from => ({
+    const bursts: Source[] = [3_000, 9_000, 15_000].map(from => ({
       ...{ instance: 0, keys: ['bob', 'all'], stack: [limits(20 * narrow, 4 * narrow, 'other'), wide], from },
       load: { kind: 'at-once', count: narrow / 4 },
     }))
     const simulation = await simulate({
-      ...{ stack: [limits(narrow, 0.4 * narrow, 'client'), wide], count: 2, sources: [...client, ...gusts], seed },
+      ...{ stack: [limits(narrow, 0.4 * narrow, 'client'), wide], count: 2, sources: [...client, ...bursts], seed },
       ...{ distance: () => 0.1, jitter: 0.9 },
     })
     await simulation.run(20_000)

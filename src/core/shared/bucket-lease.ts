@@ -62,10 +62,8 @@ export class BucketLease {
   #isRoomKnown = false
   /** Cost units that the store was asked about since the last report. */
   #askedStore = 0
-  /** When what has left has drained, in ms. */
+  /** When all that has left has drained, in ms. */
   drainedAt = -Infinity
-  /** The end of the last slot that a request has taken, in ms. */
-  #takenUntil = -Infinity
   /** What is left is used, and nothing more is leased. */
   ending = false
   #level = Infinity
@@ -224,16 +222,15 @@ export class BucketLease {
     this.#pass(() => moment)
   }
 
-  /** Takes the time of a request. Returns its slot. Only if there is one (`next`). */
-  take(cost: number, now: number): TakenSlot {
+  /** Takes the time of a request. Returns its slot, which can be used `late` ms late at most. Only if there is one (`next`). */
+  take(cost: number, now: number, late = Infinity): TakenSlot {
     this.#lapse(now)
     const { at } = this.#slots[0]!
     // What is left of a slot may be as late as it can be. Time goes on until the request leaves.
-    const until = Math.max(at + this.#graceOf(this.#slots[0]!), now + SHORTEST_GRACE)
+    const until = Math.max(at + Math.min(late, this.#graceOf(this.#slots[0]!)), now + SHORTEST_GRACE)
     this.#taken += cost
     this.#lapsed = 0
-    this.drainedAt = at + cost / this.#rate
-    this.#takenUntil = Math.max(this.#takenUntil, this.drainedAt)
+    this.drainedAt = Math.max(this.drainedAt, at + cost / this.#rate)
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += cost
     this.#settleDebt()
@@ -521,7 +518,7 @@ export class BucketLease {
   /** Whether what comes behind the first slot belongs to a request. */
   #isNextTaken({ at, cost }: OwnSlot): boolean {
     const end = at + cost / this.#rate
-    return end < this.#takenUntil - SAME_END && (this.#slots[1]?.at ?? Infinity) > end + SAME_END
+    return end < this.drainedAt - SAME_END && (this.#slots[1]?.at ?? Infinity) > end + SAME_END
   }
 
   /** Takes out the last of the slots that nothing waits for and that others can still use. */

@@ -271,9 +271,7 @@ export class Claims {
         bucket.claimLeadUntil = now + FRAME
       }
       if (lease === undefined) continue
-      // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
-      const late = bucket === stack.at(-1) ? graceOf(lease, bucket) : Infinity
-      const lateForClaims = late - CLAIM_TIME * claimLead
+      const lateForClaims = lateIn(stack, bucket) - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(demand, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
     }
@@ -318,11 +316,7 @@ export class Claims {
   #take(stack: readonly StoredBucket[], ticket: Ticket, now: number): Parts {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
-    const taken = leased.map(bucket => {
-      const late = bucket === stack.at(-1) ? graceOf(bucket.lease!, bucket) : Infinity
-      const { at, until } = bucket.lease!.take(costIn(ticket, bucket), now)
-      return { at, until: Math.min(until, Math.max(at + late, now + SHORTEST_GRACE)) }
-    })
+    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now, lateIn(stack, bucket)))
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }
@@ -724,6 +718,11 @@ function latest(taken: readonly TakenSlot[]): number {
   let last = -Infinity
   for (const { at } of taken) last = Math.max(last, at)
   return last
+}
+
+/** How late a leased slot of a stack can be used, in ms. So the gaps behind its last bucket stay even. A wake-up that is late by less loses nothing. */
+function lateIn(stack: readonly StoredBucket[], bucket: StoredBucket): number {
+  return bucket === stack.at(-1) ? graceOf(bucket.lease!, bucket) : Infinity
 }
 
 /** How late a leased slot of the last bucket can be used, in ms. The bound has room for a period, and the store's moments are not mapped exactly. */
