@@ -58,7 +58,7 @@ for (const page of pages) {
 /** The text that a page promises. A second may have begun some ms ago. */
 function asOnABusyMachine(text: string): RegExp {
   const literal = text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
-  return new RegExp(literal.replace(/\bin 1s\b/, 'in (1s|\\d{3}ms)'))
+  return new RegExp(literal.replace(/\bin 1 s\b/, 'in (1 s|\\d{3} ms)'))
 }
 
 // Each is a process, and most of them wait.

@@ -1,7 +1,7 @@
 /** `shaper import`: nginx and shaper with the imported configuration accept and refuse the same requests. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer, request } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -58,12 +58,21 @@ function atPace(text: string, pace: number): string {
   })
 }
 
-async function startNginx(t: Test, text: string, upstream: Upstream): Promise<number> {
+interface Run {
+  /** The configuration of nginx. */
+  readonly text: string
+  readonly upstream: Upstream
+  /** A folder of its own: `t.testdir` empties the one that it gave before, which a server may still use. */
+  readonly folder: string
+}
+
+async function startNginx(t: Test, { text, upstream, folder }: Run): Promise<number> {
   const port = await freePort()
   const kinds = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
   const ofTest = `access_log off; add_header X-Limit $limit_req_status; ${kinds.map(kind => `${kind}_temp_path ${kind};`).join(' ')}`
   const conf = withPorts(text, port, upstream.port).replace('http {', `http { ${ofTest}`)
-  const folder = t.testdir({ 'nginx.conf': conf })
+  mkdirSync(folder)
+  writeFileSync(`${folder}/nginx.conf`, conf)
   const options = 'daemon off; master_process off; pid nginx.pid; error_log stderr crit;'
   const child = spawn('nginx', ['-e', 'stderr', '-p', folder, '-c', 'nginx.conf', '-g', options], {
     stdio: 'pipe',
@@ -85,12 +94,13 @@ async function startNginx(t: Test, text: string, upstream: Upstream): Promise<nu
   return port
 }
 
-async function startImported(t: Test, text: string, upstream: Upstream): Promise<number> {
-  const folder = t.testdir({ 'nginx.conf': withPorts(text, 8080, upstream.port) })
+async function startImported(t: Test, { text, upstream, folder }: Run): Promise<number> {
+  mkdirSync(folder)
+  writeFileSync(`${folder}/nginx.conf`, withPorts(text, 8080, upstream.port))
   const { code, stdout } = await shaperHere(['import', 'nginx.conf'], { cwd: folder })
   t.equal(code, 0)
-  const cwd = t.testdir({ 'shaper.config.json': stdout })
-  const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'], { cwd })
+  writeFileSync(`${folder}/shaper.config.json`, stdout)
+  const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'], { cwd: folder })
   t.teardown(async () => {
     child.kill('SIGKILL')
     await finished
@@ -157,10 +167,14 @@ async function run(port: number, upstream: Upstream, steps: readonly Step[], pac
 /** Both programs side by side. If this machine was too busy to be on time, once more at a pace that it can keep. */
 async function compare(t: Test, file: string, steps: readonly Step[]): Promise<string[]> {
   const text = readFileSync(`${ROOT}/test/fixtures/nginx/${file}`, 'utf8')
+  const folder = t.testdir({})
   for (let pace = 1; ; ) {
     const slowed = atPace(text, pace)
     const upstreams = [await startUpstream(t), await startUpstream(t)] as const
-    const ports = [await startNginx(t, slowed, upstreams[0]), await startImported(t, slowed, upstreams[1])] as const
+    const ports = [
+      await startNginx(t, { text: slowed, upstream: upstreams[0], folder: `${folder}/nginx-${pace}` }),
+      await startImported(t, { text: slowed, upstream: upstreams[1], folder: `${folder}/shaper-${pace}` }),
+    ] as const
     // Reading its first request takes a program some ms more.
     const [ofNginx, ofShaper] = await Promise.all([
       run(ports[0], upstreams[0], steps, pace),
