@@ -132,3 +132,37 @@ t.test('a wide bucket that was leased for a burst costs a stack behind a narrow 
     t.ok(part >= least && part <= 101, `${part} % of ${narrow}/s behind ${perSecond}/s, ${before} before`)
   }
 })
+
+/** Stacks of one client at several instances, which are all as busy: what leaves in % of the narrow rate. */
+async function partOf(stack: readonly number[], ways: readonly number[], seed: number): Promise<number> {
+  const narrow = Math.min(...stack)
+  const simulation = await simulate({
+    stack: stack.map((perSecond, place) => limits(perSecond, 10 + 0.4 * perSecond, `bucket ${place}`)),
+    ...{ count: ways.length, seed, distance: instance => ways[instance]!, jitter: 0.9 },
+    sources: ways.map((_, instance) => ({
+      ...{ instance, keys: stack.map(() => 'ann') },
+      load: { kind: 'poisson', ms: (1_000 * ways.length) / (1.6 * narrow) },
+    })),
+  })
+  await simulation.run(15_000)
+  return (10 * simulation.releases.filter(({ at }) => at > 5_000).length) / narrow
+}
+
+t.test('a stack has the rate of its narrowest bucket, in any order, near and far', async t => {
+  // `before`: what left for the same seed.
+  for (const { stack, ways, least = 98.5, before } of [
+    { stack: [100, 100], ways: [0.1, 0.1, 0.1], before: 77.5 },
+    { stack: [100, 200], ways: [15, 15], before: 71.2 },
+    { stack: [200, 100], ways: [0.1, 0.1, 0.1, 0.1], before: 63.7 },
+    { stack: [130, 100], ways: [4, 4, 4], before: 67.4 },
+    { stack: [100, 100], ways: [15, 15, 15, 15], before: 61.7 },
+    { stack: [200, 100, 150], ways: [10, 10], before: 9.2 },
+    { stack: [100, 200], ways: [15, 0.1], before: 68.2 },
+    { stack: [200, 100], ways: [15, 0.1], before: 75.2 },
+    { stack: [100, 100], ways: [15, 0.1], least: 84, before: 92.1 },
+    { stack: [5, 8], ways: [10, 10], before: 100 },
+  ]) {
+    const part = await partOf(stack, ways, 2)
+    t.ok(part >= least && part <= 101, `${part} % of ${stack}/s, ${ways} ms away, ${before} before`)
+  }
+})

@@ -55,6 +55,8 @@ export class BucketLease {
   nextAt = -Infinity
   /** When all that is leased by anybody has drained. */
   until = -Infinity
+  /** How late all instances use their slots, in ms. */
+  lateBy = 0
   readonly #mayLeaseRoom: boolean
   /** Whether room is leased, too. Until then the store is asked about each request, and exactly b are admitted. */
   #isRoomOpen = false
@@ -210,6 +212,12 @@ export class BucketLease {
   pastFor(cost: number): number {
     const whole = this.#slots[0]?.whole ?? 0
     return whole < MANY_IN_SLOT * cost ? 0 : Math.min(SLOT_GRACE, (this.instances * whole) / this.#rate)
+  }
+
+  /** How late the first slot can be used, in ms. */
+  get late(): number {
+    const first = this.#slots[0]
+    return first === undefined ? 0 : this.#graceOf(first)
   }
 
   /** Half of the first slot, in ms. */
@@ -417,6 +425,7 @@ export class BucketLease {
     this.#underway = 0
     this.nextAt = answer.nextAt
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
+    this.lateBy = answer.lateBy
     const later = Math.max(0, answer.lateBy - this.#late)
     this.until = answer.until + later
     for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost, lost: 0 })

@@ -7,7 +7,7 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
 import type { Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
-import { type Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { soleLane } from '../queue/ready-lanes.js'
 import { sourcesBelow } from '../queue/tree.js'
 import {
@@ -22,11 +22,18 @@ import { BucketLease } from './bucket-lease.js'
 import { arrivalsOf } from './lane-arrivals.js'
 import type { StoredBucket } from './stored-bucket.js'
 
-/** ms from a report until slots can be used: this part of the horizon, which is 1.25 round trips, and this reserve. */
+/**
+ * ms from a report until slots can be used: this part of the horizon, which is 1.25 round trips, and this reserve. Where slots of other buckets
+ * are claimed for them, they have to be known by as much earlier as those are claimed (`claimLead`). A store grants claims in the order of
+ * their moments only: the claims of an instance that knows its slots later than others would be refused.
+ */
 const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
 
 /** ms. A bucket is not leased any more if all that waits leaves in this time. */
 const EASY = FRAME / 4
+
+/** ms. So long after all that waits for a bucket was found to wait behind one other bucket, a few claims may be refused before it is leased. */
+const SOLE_KNOWN = 10_000
 
 /** The part of a bucket's rate that may be used where its slots are claimed one by one. */
 const MOST_FILLED = 0.95
@@ -67,6 +74,15 @@ export class Leases {
   /** Leases a bucket from now on, for which a request of this cost waits. */
   start(bucket: StoredBucket, cost: number): void {
     if (this.#begin(bucket, cost) !== undefined) this.#report(bucket)
+  }
+
+  /**
+   * Whether slots of a bucket are claimed one by one, though claims are refused: all that waits for it was found to wait behind one other
+   * bucket. Others that come lease it, and then claims are refused because all slots of the next time are dealt out.
+   */
+  suitsClaims(bucket: StoredBucket): boolean {
+    const { sole, soleUntil } = bucket
+    return sole !== undefined && this.#clock.now() < soleUntil && soleBeside(bucket) === sole
   }
 
   /** Leases the room of a bucket from now on as well as its slots. A request of this cost has asked for it. */
@@ -150,13 +166,16 @@ export class Leases {
     const { lease } = bucket
     if (lease === undefined || this.#isClosed) return then?.()
     const now = this.#clock.now()
-    const lead = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
+    const reach = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
+    const lead = reach + bucket.claimLead
     const span = lead + 2 * FRAME
     const later = demandOf(bucket, span, now)
-    const isCalm = lease.isEasy(later, EASY) || leavesRoom(bucket, later, span)
-    const demand = isCalm ? demandOf(bucket, lead + EASY, now) : later
+    const sole = soleEverywhere(bucket, span)
+    if (sole !== undefined) Object.assign(bucket, { sole, soleUntil: now + SOLE_KNOWN })
+    const isCalm = lease.isEasy(later, EASY) || sole !== undefined || leavesRoom(bucket, later, span)
+    const demand = isCalm ? throughSole(demandOf(bucket, lead + EASY, now), sole, lead + EASY) : later
     const claiming = this.#lessor.claimingOf(bucket)
-    const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
+    const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(reach + 2 * EASY))
     const late = this.#store.latenessOf?.(bucket.ref) ?? 0
     const times = { lead, late, now, waits: bucket.queued, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
@@ -200,7 +219,9 @@ export class Leases {
     const now = this.#clock.now()
     lease.answered(answer, now)
     bucket.levelReported(answer.level, now)
-    bucket.othersReported(answer.others, lease.until, now)
+    const own = lease.available + this.#lessor.claimingOf(bucket)
+    const slots = answer.instances === 1 ? 0 : (lease.until - now) * bucket.limits.rate - own
+    bucket.othersReported(answer.others, { slots: Math.max(0, slots), until: lease.until }, now)
     if (!lease.ending) this.#plan(bucket, lease, lease.nextAt)
     else if (lease.isEmpty) bucket.endLease()
     else this.#at(lease.lastUse, () => this.#end(bucket, lease))
@@ -286,6 +307,80 @@ function leavesRoom(bucket: StoredBucket, demand: readonly ClassDemand[], span: 
   // Of the others only what has no slot is known. They may have as much to come as this one.
   const others = Math.max(bucket.queuedElsewhere, own * (bucket.lease!.instances - 1))
   return own + others <= MOST_FILLED * bucket.limits.rate * span
+}
+
+/** The part of a demand that another bucket lets through in this time, in ms. */
+function throughSole(
+  demand: readonly WaitingDemand[],
+  sole: StoredBucket | undefined,
+  within: number,
+): readonly WaitingDemand[] {
+  if (sole === undefined) return demand
+  const { leastCost, limits, lease } = sole
+  const queued = demand.reduce((sum, { cost }) => sum + cost, 0)
+  const part = Math.min(1, ((limits.rate / lease!.instances) * within + leastCost) / queued)
+  return demand.map(entry => ({ ...entry, cost: part * entry.cost }))
+}
+
+/** As `soleBeside`, for all that waits for a bucket, here and in other instances. */
+function soleEverywhere(bucket: StoredBucket, span: number): StoredBucket | undefined {
+  const sole = soleBeside(bucket)
+  const { instances, isKnown } = bucket.lease!
+  if (sole === undefined || !isKnown) return undefined
+  // Those that lease this one only have something else.
+  if (sole.lease!.instances < instances) return undefined
+  const others = instances - 1
+  const share = sole.limits.rate / instances
+  // What is expected elsewhere has slots as well.
+  const slots = Math.min(bucket.slotsElsewhere, others * share * (span - FRAME))
+  const most = others * (share * span + 2 * bucket.leastCost)
+  return bucket.queuedElsewhere + slots <= most + LEVEL_TOLERANCE ? sole : undefined
+}
+
+/**
+ * A leased bucket that is no faster than this one, for which all waits as well that waits for this one here. Its slots are apart, so the claims
+ * for them do not meet. Undefined: there is none.
+ */
+function soleBeside(bucket: StoredBucket): StoredBucket | undefined {
+  // Rates of different units do not compare.
+  if (bucket.isMixed) return undefined
+  let all: readonly StoredBucket[] | undefined
+  for (const source of allSources(bucket)) all = narrowersOf(source, bucket, all)
+  return all?.[0]
+}
+
+/** Those of these buckets that all lanes of a source pass. Undefined: those that one lane passes. */
+function narrowersOf(
+  source: Source,
+  bucket: StoredBucket,
+  among?: readonly StoredBucket[],
+): readonly StoredBucket[] | undefined {
+  if (source instanceof Lane) return (among ?? source.stack).filter(other => isNarrower(other, bucket, source))
+  if (source.count > MOST_SOURCES) return []
+  let left = among
+  for (let at = source.first; at !== undefined && left?.length !== 0; at = at.after)
+    left = narrowersOf(at, bucket, left)
+  return left
+}
+
+/** Whether all that waits for a bucket passes another one as well, as far as can be seen soon. */
+export function allPass(bucket: SharedBucket, other: SharedBucket): boolean {
+  return allSources(bucket).every(source => eachPasses(source, other))
+}
+
+function eachPasses(source: Source, bucket: SharedBucket): boolean {
+  if (source instanceof Lane) return source.stack.includes(bucket)
+  if (source.count > MOST_SOURCES) return false
+  for (let at = source.first; at !== undefined; at = at.after) if (!eachPasses(at, bucket)) return false
+  return true
+}
+
+/** Of two that are as fast the first one of a stack counts as the narrower one. */
+function isNarrower(other: SharedBucket, bucket: SharedBucket, { stack }: Lane): other is StoredBucket {
+  const { lease, limits } = other as StoredBucket
+  const [place, own] = [stack.indexOf(other), stack.indexOf(bucket)]
+  if (place === -1 || place === own || lease === undefined || limits.burst !== undefined) return false
+  return limits.rate < bucket.limits.rate || (limits.rate === bucket.limits.rate && place < own)
 }
 
 /**

@@ -47,7 +47,7 @@ import {
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { BucketLease, TakenSlot } from './bucket-lease.js'
-import { Leases } from './leases.js'
+import { allPass, Leases } from './leases.js'
 import { refsFor, type StoredBucket } from './stored-bucket.js'
 
 /** ms. The least time from a refusal to the next try. */
@@ -263,18 +263,27 @@ export class Claims {
     const { arrivedAt, now } = times
     const claimed = stack.filter(({ lease }) => lease === undefined)
     if (claimed.length === stack.length) return
-    const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
+    const horizon = claimed.length === 0 ? 0 : this.#horizon(claimed)
     for (const bucket of stack) {
       const { lease } = bucket
+      if (lease === undefined) continue
+      const claimLead = horizon === 0 ? 0 : Math.max(horizon, this.#leadOfAll(bucket, lease))
       if (claimLead >= bucket.claimLead || now > bucket.claimLeadUntil) {
         bucket.claimLead = claimLead
         bucket.claimLeadUntil = now + FRAME
       }
-      if (lease === undefined) continue
-      const lateForClaims = lateIn(stack, bucket) - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(demand, bucket))
-      lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
+      const late = Math.min(lateIn(stack, bucket), lease.late) - CLAIM_TIME * horizon
+      lease.cut(Math.max(Math.min(arrivedAt, now - past), now - (horizon > 0 ? late : Math.max(past, late))))
     }
+  }
+
+  /**
+   * How long before a leased slot those of other buckets are claimed at least, in ms. So that claims come to the store in the order of their moments, all
+   * instances claim as early as the farthest one. Its horizon is 2.5 round trips, so its claims come 1.5 before their moments.
+   */
+  #leadOfAll({ ref }: StoredBucket, { lateBy }: BucketLease): number {
+    return 3 * lateBy + 2 * (this.#store.latenessOf?.(ref) ?? 0)
   }
 
   /** Whether a leased slot that was there has lapsed. */
@@ -590,7 +599,7 @@ export class Claims {
     const beyond = bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0
     bucket.grantedUntil = (burst === undefined ? at : Math.max(bucket.grantedUntil, at)) + cost / rate
     bucket.ownUntil = (burst === undefined ? at : Math.max(bucket.ownUntil, at)) + cost / rate
-    return Math.max(share, bucket.grantedUntil - this.#horizon(parts.claimed) - beyond + asked / rate)
+    return Math.max(share, bucket.grantedUntil - this.#reach(parts) - beyond + asked / rate)
   }
 
   /** The claims that are on their way will be refused, too. */
@@ -599,15 +608,16 @@ export class Claims {
     const { claimed, taken } = question.parts
     const now = this.#claimant.now()
     const wanted = Math.max(now, ...taken.map(({ at }) => at))
-    const horizon = this.#horizon(claimed)
+    const reach = this.#reach(question.parts)
     const frees = freesOf(claimed, freeAt, { askedAt, now })
     const last = Math.max(...frees)
+    this.#cutUnmet(question, frees, now)
     for (const [place, bucket] of claimed.entries()) {
       if (bucket.lease !== undefined) continue
       const free = frees[place]!
       const cost = costIn(question, bucket)
       const own = bucket.ownUntil - slackOf(bucket.limits, cost) / bucket.limits.rate
-      const ahead = horizon + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
+      const ahead = reach + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
       const isLast = free === last
       // Within reach it is refused only because others lease the bucket.
       const isOthers =
@@ -620,7 +630,24 @@ export class Claims {
       // No other instance has this slot: it is behind those of this one, or it is free but lies too far ahead.
       if (!isOthers && free <= Math.max(own + SAME_GRANT, latest(taken))) continue
       bucket.refusals += 1
-      if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
+      const isOften = isLast && bucket.refusals > FEW_REFUSALS && !this.leases.suitsClaims(bucket)
+      if (free - wanted > FRAME / 2 || isOften) this.leases.start(bucket, cost)
+    }
+  }
+
+  /**
+   * Leased slots that lapse before a bucket is free, in ms, are of no use where all pass that bucket as well. Else they would be claimed for
+   * again and again. A claim that was refused though the bucket is free in time came too late.
+   */
+  #cutUnmet({ lane, parts }: Question, frees: readonly number[], now: number): void {
+    const stack = stored(lane.stack)
+    const last = Math.max(...frees)
+    const bucket = parts.claimed[frees.indexOf(last)]!
+    const free = last <= usableUntil(parts) ? now + this.#horizon(parts.claimed) : last
+    for (const leased of parts.leased) {
+      if (leased.lease === undefined || !allPass(leased, bucket)) continue
+      leased.lease.cut(free - Math.min(lateIn(stack, leased), leased.lease.late))
+      this.#leaseChanged(leased, now)
     }
   }
 
@@ -629,6 +656,11 @@ export class Claims {
     bucket.claimableAt = at
     if (isFree(bucket, now)) this.#readyLanes.plan(bucket)
     else this.#readyLanes.occupied(bucket)
+  }
+
+  /** How far ahead slots are granted, in ms: within the horizon, and at the moments of what is leased. */
+  #reach({ claimed, leased }: Parts): number {
+    return Math.max(this.#horizon(claimed), ...leased.map(({ claimLead }) => claimLead))
   }
 
   #horizon(stack: readonly SharedBucket[]): number {

@@ -48,6 +48,9 @@ const TURN_TOLERANCE = 1e-3
 /** ms. After a lease it is known for so long what waits in other instances. */
 const OTHERS_KNOWN = 1_000
 
+/** ms. What an ended lease owes is paid by the slots of the next one, if that begins within this time of when it would have drained. */
+const DEBT_LIFE = 1_000
+
 /** ms. Where three requests claim in a shorter time, slots are leased: a store has at most ten calls in a second. */
 const FEW_CLAIMS = 4 * FRAME
 
@@ -106,6 +109,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** What waits in other instances, as the store has said at a time in ms. */
   #others: readonly OtherDemand[] = []
   #othersAt = -Infinity
+  /** Cost units for which other instances had slots then. */
+  slotsElsewhere = 0
   /** When all that was leased then by anybody has drained, in ms. */
   #leasedUntil = -Infinity
   /** When the store may grant the next claim, in ms. Of a bucket with a burst: a claim without slack. */
@@ -134,6 +139,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   claims = 0
   /** How many claims were refused since the last one that was granted. */
   refusals = 0
+  /** What waits for it waits behind this bucket alone, in all instances. So it was found, and it holds until then, in ms. */
+  sole: StoredBucket | undefined = undefined
+  soleUntil = -Infinity
   /** When the last claims for it were made, in ms. */
   #claimedAt = [-Infinity, -Infinity]
   /** How many requests have asked the store in the present frame. */
@@ -336,10 +344,12 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.lease = undefined
   }
 
-  /** What the slots of a new lease have to pay for, in cost units: it has left by the last one and has not drained. */
+  /**
+   * What the slots of a new lease have to pay for, in cost units: it has left by the last one. The bucket may have drained since, but others
+   * may have used that.
+   */
   leaseDebtAt(now: number): number {
-    const debt = Math.min(this.#leaseDebt, Math.max(0, this.leaseDrainedAt - now) * this.limits.rate)
-    return debt > LEVEL_TOLERANCE ? debt : 0
+    return now < this.leaseDrainedAt + DEBT_LIFE && this.#leaseDebt > LEVEL_TOLERANCE ? this.#leaseDebt : 0
   }
 
   /** A cost that has left by a lease that has ended does not leave. */
@@ -349,7 +359,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** From when on a claim may be granted, in ms, as far as is known here. */
   claimableFrom(now: number): number {
-    return this.leaseDebtAt(now) > 0 ? this.leaseDrainedAt : now
+    return this.leaseDebtAt(now) > 0 ? Math.max(now, this.leaseDrainedAt) : now
   }
 
   /** Takes note of a claim that was granted. Whether there were several lately. */
@@ -388,11 +398,19 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return this.asked || this.lease !== undefined || super.engaged
   }
 
-  /** Takes note of what the store says that waits in other instances. Until then, in ms, all slots are given out. */
-  othersReported(others: readonly OtherDemand[], until: number, now: number): void {
+  /**
+   * Takes note of what the store says that waits in other instances, and of the slots that they have, in cost units. Until then, in ms, all
+   * slots are given out.
+   */
+  othersReported(
+    others: readonly OtherDemand[],
+    { slots, until }: { slots: number; until: number },
+    now: number,
+  ): void {
     this.#others = others
     this.#leasedUntil = until
     this.#othersAt = now
+    this.slotsElsewhere = slots
   }
 
   /** Cost units that waited in other instances without a slot, as the store said last. */

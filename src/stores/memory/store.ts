@@ -144,11 +144,12 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       ({ leasedUntil }, place) => leasedUntil <= now || frees[place]! <= Math.max(now, earliest) + SAME_SLOT,
     )
     let at = Math.max(earliest, ...frees.slice(0, -1))
+    const furthest = Math.max(now + reach.horizon, notBefore)
     // The last bucket would be idle meanwhile.
-    const isFar = at > now + reach.horizon && at > frees.at(-1)!
+    const isFar = at > furthest && at > frees.at(-1)!
     at = Math.max(at, frees.at(-1)!)
     const isLate = within < Infinity && at > notBefore + within
-    if (!isInTurn || isFar || isLate || at > now + reach.horizon + asked)
+    if (!isInTurn || isFar || isLate || at > furthest + asked)
       return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)

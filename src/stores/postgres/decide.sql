@@ -313,11 +313,11 @@ BEGIN
         -- Those who lease are in turn.
         refused := refused OR (leased_untils[ops[f]::int] > now AND target > in_turn);
         -- The last bucket would be idle meanwhile.
-        far := slot > greatest(now + horizon, target);
+        far := slot > greatest(now + horizon, b, target);
         slot := greatest(slot, target);
         earliest := greatest(earliest, target);
       END LOOP;
-      IF refused OR far OR slot > now + horizon + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
+      IF refused OR far OR slot > greatest(now + horizon, b) + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
         result[o] := 1;
         FOR f IN first .. last BY 7 LOOP
           o := o + 1;

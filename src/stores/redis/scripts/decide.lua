@@ -250,16 +250,16 @@ end
 local function claim(first, last, cost, since, not_before)
   local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
   local in_turn = max(now, slot) + SAME_SLOT
-  local ahead = horizon + input[last + 7]
+  local furthest = max(now + horizon + input[last + 7], not_before)
   for place = first, last, 7 do
     local free = free_for(place, cost_in(place, cost))
     -- Those who lease are in turn.
     if leased_untils[input[place]] > now and free > in_turn then refused = true end
     -- The last bucket would be idle meanwhile.
-    if place == last and slot > now + ahead and slot > free then refused = true end
+    if place == last and slot > furthest and slot > free then refused = true end
     slot, earliest = max(slot, free), max(earliest, free)
   end
-  if refused or slot > now + ahead + input[last + 8] or slot - not_before > input[last + 9] then
+  if refused or slot > furthest + input[last + 8] or slot - not_before > input[last + 9] then
     tell(0)
     for place = first, last, 7 do tell(max(now, free_for(place, cost_in(place, cost)))) end
     return
