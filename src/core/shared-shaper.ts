@@ -546,7 +546,7 @@ function mayGo({ route, stack }: Arrival, times: { ahead: number; now: number })
 function isTaken(bucket: StoredBucket, { ahead, now }: { ahead: number; now: number }): boolean {
   const { waiting, aside, claiming, lease, shut } = bucket
   const isAwaited = waiting > aside + (ahead > 0 ? claiming : 0)
-  return isAwaited || lease !== undefined || bucket.leaseDebtAt(now) > 0 || shut
+  return isAwaited || lease !== undefined || bucket.claimableFrom(now) > now || shut
 }
 
 /** Whether a cost does not fit the queue here. */

@@ -14,7 +14,7 @@
  *
  *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *
- * It is granted if that is within the horizon, about one round trip ahead, or at the moment asked for (`notBefore`). Because of the last bucket of the stack, the one that
+ * It is granted if that is within the horizon, about one round trip ahead, or between `notBefore` and `within` and no further ahead than the longest horizon. Because of the last bucket of the stack, the one that
  * instances contend for most, it may be ahead by more. Because of another it may not, as the last one would be idle meanwhile. Where
  * a bucket is leased, it may not be ahead because of that: those who lease are in turn. Then `free = max(free, slot) + cost / rate`
  * for each.

@@ -9,6 +9,7 @@ import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
   FORECAST,
   FRAME,
+  HORIZON,
   LATENESS_STEP,
   LEASE_LIFE,
   REPORT_LATE,
@@ -70,6 +71,7 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LAST_PRIORITY,
   FORECAST,
   FRAME,
+  MOST_AHEAD: HORIZON.most,
   LATENESS_STEP,
   LEASE_LIFE,
   SLOTS_PER_FRAME,

@@ -154,10 +154,10 @@ t.test('of a slot that others follow not less than half is used', async t => {
 t.test('the rest of a slot is not used where a request has what comes behind it', async t => {
   const next = (cuts: readonly number[]) => {
     const lease = leased(SLOW, [1_000, 1_100])
-    lease.take(1, 1_000)
+    const taken = lease.take(1, 1_000)
     lease.take(1, 1_000)
     // The request of the first slot hangs up.
-    lease.untake(1_000, 1)
+    lease.untake(taken, 1)
     for (const moment of cuts) lease.cut(moment)
     return lease.next(0)
   }
@@ -257,19 +257,19 @@ t.test('what has left drains from its slot on', async t => {
 
 t.test('a request that is larger than a slot is paid for by the next ones', async t => {
   const lease = leased(QUICK, [1_000, 1_010, 1_020, 1_030])
-  const { at } = lease.take(2.5, 1_000)
-  t.equal(at, 1_000)
+  const taken = lease.take(2.5, 1_000)
+  t.equal(taken.at, 1_000)
   t.equal(lease.next(1_000), 1_025)
-  lease.untake(at, 2.5)
+  lease.untake(taken, 2.5)
   t.equal(lease.next(1_000), 1_000)
   t.equal(lease.available, 4)
 })
 
 t.test('a slot that is given back after the report of its use does not make later demand negative', async t => {
   const lease = leased({ rate: 0.1 }, [0, 10])
-  const { at } = lease.take(1, 0)
+  const taken = lease.take(1, 0)
   lease.report(waiting(1), 0, { lead: 5, late: 2, now: 1, waits: 0, isCalm: false })
-  lease.untake(at, 1)
+  lease.untake(taken, 1)
   // All slots lapse, so no more is asked for than has been used lately.
   const { demand } = lease.report(waiting(5), 0, { lead: 5, late: 2, now: 500, waits: 0, isCalm: false })
   t.ok(

@@ -39,13 +39,13 @@ t.test('a rate that changes moves the next claim, and a reset makes it possible 
 })
 
 t.test('what a lease owes at its end is known for a second after it has drained, and a reset forgets it', async t => {
-  const leasedAndEnded = () => {
+  const leasedAndEnded = (instances = 2) => {
     const bucket = storedBucket(5, shardIn('claimed'))
     const lease = new BucketLease(bucket.limits, 2)
     bucket.lease = lease
     lease.report([], 0, { lead: 5, late: 0, now: 0, waits: 0, isCalm: false })
     const room = { room: 0, roomRate: 0, roomFrom: 0, roomUntil: 0, spare: 0 }
-    const others = { level: 0, instances: 1, lateBy: 0, others: [] }
+    const others = { level: 0, instances, lateBy: 0, others: [] }
     lease.answered({ slots: [{ at: 1_000, cost: 1, token: 1 }], nextAt: 120, until: 1_200, ...room, ...others }, 0)
     lease.take(2, 1_000)
     bucket.endLease()
@@ -56,6 +56,12 @@ t.test('what a lease owes at its end is known for a second after it has drained,
     [1_000, 2_399, 2_400].map(at => bucket.leaseDebtAt(at)),
     [1, 1, 0],
     'the slot was for one cost unit of two, at 5/s: until 1,400. For another second others may have used what has drained',
+  )
+  const alone = leasedAndEnded(1)
+  t.same(
+    [1_000, 1_300, 1_400].map(at => alone.leaseDebtAt(at)),
+    [1, 0.5, 0],
+    'nobody else has used it',
   )
   const again = leasedAndEnded()
   again.lease = new BucketLease(again.limits, 2, { debt: again.leaseDebtAt(1_000) })

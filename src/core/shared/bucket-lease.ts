@@ -33,6 +33,8 @@ export interface TakenSlot {
   readonly at: number
   /** It can be used until then. */
   readonly until: number
+  /** What had passed of it unused, in cost units. */
+  readonly lost: number
 }
 
 /** So many requests of an instance in a frame are not worth a call to the store each. */
@@ -233,7 +235,7 @@ export class BucketLease {
   /** Takes the time of a request. Returns its slot, which can be used `late` ms late at most. Only if there is one (`next`). */
   take(cost: number, now: number, late = Infinity): TakenSlot {
     this.#lapse(now)
-    const { at } = this.#slots[0]!
+    const { at, lost } = this.#slots[0]!
     // What is left of a slot may be as late as it can be. Time goes on until the request leaves.
     const until = Math.max(at + Math.min(late, this.#graceOf(this.#slots[0]!)), now + SHORTEST_GRACE)
     this.#taken += cost
@@ -242,17 +244,17 @@ export class BucketLease {
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += cost
     this.#settleDebt()
-    return { at, until }
+    return { at, until, lost }
   }
 
   /** The slot of a request that does not leave. */
-  untake(at: number, cost: number): void {
+  untake({ at, lost }: TakenSlot, cost: number): void {
     // It may have been reported already.
     this.#taken = Math.max(0, this.#taken - cost)
     const owed = Math.min(this.#debt, cost)
     this.#debt -= owed
     if (cost - owed <= LEVEL_TOLERANCE) return
-    this.#slots.push({ at, cost: cost - owed, whole: cost, token: undefined, lost: 0 })
+    this.#slots.push({ at, cost: cost - owed, whole: cost, token: undefined, lost })
     this.#slots.sort((one, other) => one.at - other.at)
   }
 

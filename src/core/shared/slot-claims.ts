@@ -72,6 +72,9 @@ const FEW_REFUSALS = 3
  */
 const BEFORE_LEASES = 12
 
+/** ms. An instance claims no earlier than this because of another: what lies before the moment of a claim is lost to others. */
+const MOST_LEAD = FRAME / 2
+
 /** The part of the horizon in which a claim is mostly answered. */
 const CLAIM_TIME = 0.5
 
@@ -267,7 +270,7 @@ export class Claims {
     for (const bucket of stack) {
       const { lease } = bucket
       if (lease === undefined) continue
-      const claimLead = horizon === 0 ? 0 : Math.max(horizon, this.#leadOfAll(bucket, lease))
+      const claimLead = horizon === 0 ? 0 : Math.max(horizon, Math.min(this.#leadOfAll(bucket, lease), MOST_LEAD))
       if (claimLead >= bucket.claimLead || now > bucket.claimLeadUntil) {
         bucket.claimLead = claimLead
         bucket.claimLeadUntil = now + FRAME
@@ -337,7 +340,7 @@ export class Claims {
         bucket.untakeLeased(costIn(demand, bucket))
         continue
       }
-      bucket.lease.untake(taken[place]!.at, costIn(demand, bucket))
+      bucket.lease.untake(taken[place]!, costIn(demand, bucket))
       this.#leaseChanged(bucket, now)
     }
   }
@@ -611,7 +614,7 @@ export class Claims {
     const reach = this.#reach(question.parts)
     const frees = freesOf(claimed, freeAt, { askedAt, now })
     const last = Math.max(...frees)
-    this.#cutUnmet(question, frees, now)
+    const retryAt = this.#cutUnmet(question, frees, now)
     for (const [place, bucket] of claimed.entries()) {
       if (bucket.lease !== undefined) continue
       const free = frees[place]!
@@ -622,11 +625,8 @@ export class Claims {
       // Within reach it is refused only because others lease the bucket.
       const isOthers =
         isLast && bucket === lane.stack.at(-1) && taken.length === 0 && free - ahead < askedAt - SAME_GRANT
-      this.#nextClaim(
-        bucket,
-        Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
-        now,
-      )
+      const soonest = isLast ? retryAt : now
+      this.#nextClaim(bucket, Math.max(soonest, free - ahead) + waitForSlack(bucket, cost, free), now)
       // No other instance has this slot: it is behind those of this one, or it is free but lies too far ahead.
       if (!isOthers && free <= Math.max(own + SAME_GRANT, latest(taken))) continue
       bucket.refusals += 1
@@ -637,18 +637,21 @@ export class Claims {
 
   /**
    * Leased slots that lapse before a bucket is free, in ms, are of no use where all pass that bucket as well. Else they would be claimed for
-   * again and again. A claim that was refused though the bucket is free in time came too late.
+   * again and again. Returns when they may be claimed for again, in ms.
    */
-  #cutUnmet({ lane, parts }: Question, frees: readonly number[], now: number): void {
+  #cutUnmet({ lane, parts }: Question, frees: readonly number[], now: number): number {
     const stack = stored(lane.stack)
     const last = Math.max(...frees)
     const bucket = parts.claimed[frees.indexOf(last)]!
-    const free = last <= usableUntil(parts) ? now + this.#horizon(parts.claimed) : last
+    // Others lease the bucket, or the claim came too late.
+    const isMet = parts.taken.length > 0 && last <= usableUntil(parts)
+    const horizon = this.#horizon(parts.claimed)
     for (const leased of parts.leased) {
       if (leased.lease === undefined || !allPass(leased, bucket)) continue
-      leased.lease.cut(free - Math.min(lateIn(stack, leased), leased.lease.late))
+      leased.lease.cut((isMet ? now + horizon : last) - Math.min(lateIn(stack, leased), leased.lease.late))
       this.#leaseChanged(leased, now)
     }
+    return Math.max(now + RETRY, isMet ? last - horizon : -Infinity)
   }
 
   /** The next claim for a bucket may be granted then, in ms. */

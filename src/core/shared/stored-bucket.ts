@@ -48,7 +48,7 @@ const TURN_TOLERANCE = 1e-3
 /** ms. After a lease it is known for so long what waits in other instances. */
 const OTHERS_KNOWN = 1_000
 
-/** ms. What an ended lease owes is paid by the slots of the next one, if that begins within this time of when it would have drained. */
+/** ms. What an ended lease owes is paid by the slots of the next one, if that begins within this time of when it would have drained, unless nobody else leased. */
 const DEBT_LIFE = 1_000
 
 /** ms. Where three requests claim in a shorter time, slots are leased: a store has at most ten calls in a second. */
@@ -121,6 +121,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   leaseDrainedAt = -Infinity
   /** Cost units that have left by a lease that has ended, and for which it had no slots. */
   #leaseDebt = 0
+  /** ms. So long all of it is to be paid. Then, and where nobody else has leased, it drains. */
+  #debtUntil = -Infinity
   /** How many of the requests that wait have a slot or ask for one. */
   claiming = 0
   /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
@@ -336,11 +338,12 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** Slots are claimed one by one again. The first one not before what has left has drained here, as the store does not know when. */
   endLease(): void {
-    const { drainedAt, until, available } = this.lease!
+    const { drainedAt, until, available, isSole } = this.lease!
     this.#leaseDebt = Math.max(0, -available)
     // What is leased is of all instances, so a debt drains behind it. A lease that has got no slots ends with the debt of the one before.
     const paidAt = Math.max(this.leaseDrainedAt, drainedAt, until + this.#leaseDebt / this.limits.rate)
     this.leaseDrainedAt = this.#leaseDebt > LEVEL_TOLERANCE ? paidAt : drainedAt
+    this.#debtUntil = this.leaseDrainedAt + (isSole ? -Infinity : DEBT_LIFE)
     this.lease = undefined
   }
 
@@ -349,7 +352,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
    * may have used that.
    */
   leaseDebtAt(now: number): number {
-    return now < this.leaseDrainedAt + DEBT_LIFE && this.#leaseDebt > LEVEL_TOLERANCE ? this.#leaseDebt : 0
+    const left = Math.max(0, this.leaseDrainedAt - now) * this.limits.rate
+    const debt = now < this.#debtUntil ? this.#leaseDebt : Math.min(this.#leaseDebt, left)
+    return debt > LEVEL_TOLERANCE ? debt : 0
   }
 
   /** A cost that has left by a lease that has ended does not leave. */

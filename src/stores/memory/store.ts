@@ -144,7 +144,8 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       ({ leasedUntil }, place) => leasedUntil <= now || frees[place]! <= Math.max(now, earliest) + SAME_SLOT,
     )
     let at = Math.max(earliest, ...frees.slice(0, -1))
-    const furthest = Math.max(now + reach.horizon, notBefore)
+    const wanted = Math.min(notBefore + (within < Infinity ? within : 0), now + HORIZON.most)
+    const furthest = Math.max(now + reach.horizon, wanted)
     // The last bucket would be idle meanwhile.
     const isFar = at > furthest && at > frees.at(-1)!
     at = Math.max(at, frees.at(-1)!)

@@ -51,6 +51,7 @@ DECLARE
   ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);
   now float8;
   horizon float8 := ops[1];
+  furthest float8;
   back float8 := ops[2];
   result float8[];
   o int := 1;
@@ -307,17 +308,19 @@ BEGIN
       earliest := greatest(now, b);
       in_turn := greatest(now, slot) + @SAME_SLOT@;
       refused := false;
+      furthest := CASE WHEN ops[last + 2] < 'Infinity' THEN b + ops[last + 2] ELSE b END;
+      furthest := greatest(now + horizon, least(furthest, now + @MOST_AHEAD@));
       FOR f IN first .. last BY 7 LOOP
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         target := frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
         -- Those who lease are in turn.
         refused := refused OR (leased_untils[ops[f]::int] > now AND target > in_turn);
         -- The last bucket would be idle meanwhile.
-        far := slot > greatest(now + horizon, b, target);
+        far := slot > greatest(furthest, target);
         slot := greatest(slot, target);
         earliest := greatest(earliest, target);
       END LOOP;
-      IF refused OR far OR slot > greatest(now + horizon, b) + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
+      IF refused OR far OR slot > furthest + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
         result[o] := 1;
         FOR f IN first .. last BY 7 LOOP
           o := o + 1;

@@ -250,7 +250,9 @@ end
 local function claim(first, last, cost, since, not_before)
   local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
   local in_turn = max(now, slot) + SAME_SLOT
-  local furthest = max(now + horizon + input[last + 7], not_before)
+  local within = input[last + 9]
+  local wanted = min(not_before + (within < math.huge and within or 0), now + @MOST_AHEAD@)
+  local furthest = max(now + horizon + input[last + 7], wanted)
   for place = first, last, 7 do
     local free = free_for(place, cost_in(place, cost))
     -- Those who lease are in turn.
@@ -259,7 +261,7 @@ local function claim(first, last, cost, since, not_before)
     if place == last and slot > furthest and slot > free then refused = true end
     slot, earliest = max(slot, free), max(earliest, free)
   end
-  if refused or slot > furthest + input[last + 8] or slot - not_before > input[last + 9] then
+  if refused or slot > furthest + input[last + 8] or slot - not_before > within then
     tell(0)
     for place = first, last, 7 do tell(max(now, free_for(place, cost_in(place, cost)))) end
     return
