@@ -32,6 +32,9 @@ const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
 /** ms. A bucket is not leased any more if all that waits leaves in this time. */
 const EASY = FRAME / 4
 
+/** So many reports in a row have to find the same bucket. */
+const FEW_REPORTS = 3
+
 /** ms. So long after all that waits for a bucket was found to wait behind one other bucket, a few claims may be refused before it is leased. */
 const SOLE_KNOWN = 10_000
 
@@ -325,6 +328,10 @@ function throughSole(
 /** As `soleBeside`, for all that waits for a bucket, here and in other instances. */
 function soleEverywhere(bucket: StoredBucket, span: number): StoredBucket | undefined {
   const sole = soleBeside(bucket)
+  bucket.soleReports = sole === bucket.soleSeen ? bucket.soleReports + 1 : 0
+  bucket.soleSeen = sole
+  // Of several clients with few requests one may be the only one that waits just now.
+  if (bucket.soleReports < FEW_REPORTS) return undefined
   const { instances, isKnown } = bucket.lease!
   if (sole === undefined || !isKnown) return undefined
   // Those that lease this one only have something else.

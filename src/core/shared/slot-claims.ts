@@ -276,8 +276,10 @@ export class Claims {
         bucket.claimLeadUntil = now + FRAME
       }
       const past = lease.pastFor(costIn(demand, bucket))
+      // Else others can use what is too soon for this one.
+      const isTogether = horizon > 0 && claimed.every(other => allPass(bucket, other))
       const late = Math.min(lateIn(stack, bucket), lease.late) - CLAIM_TIME * horizon
-      lease.cut(Math.max(Math.min(arrivedAt, now - past), now - (horizon > 0 ? late : Math.max(past, late))))
+      lease.cut(Math.max(Math.min(arrivedAt, now - past), now - (isTogether ? late : Math.max(past, late))))
     }
   }
 

@@ -144,6 +144,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** What waits for it waits behind this bucket alone, in all instances. So it was found, and it holds until then, in ms. */
   sole: StoredBucket | undefined = undefined
   soleUntil = -Infinity
+  /** What the last reports have found so here, and how many of them. */
+  soleSeen: StoredBucket | undefined = undefined
+  soleReports = 0
   /** When the last claims for it were made, in ms. */
   #claimedAt = [-Infinity, -Infinity]
   /** How many requests have asked the store in the present frame. */
