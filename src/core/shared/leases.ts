@@ -33,7 +33,7 @@ const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
 const EASY = FRAME / 4
 
 /** So many reports in a row have to find the same bucket. */
-const FEW_REPORTS = 3
+const FEW_REPORTS = 4
 
 /** ms. So long after all that waits for a bucket was found to wait behind one other bucket, a few claims may be refused before it is leased. */
 const SOLE_KNOWN = 10_000
@@ -170,7 +170,8 @@ export class Leases {
     if (lease === undefined || this.#isClosed) return then?.()
     const now = this.#clock.now()
     const reach = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
-    const lead = reach + bucket.claimLead
+    // Both have a reserve for slow answers: one will do.
+    const lead = reach + Math.max(0, bucket.claimLead - LEASE_LEAD.reserve)
     const span = lead + 2 * FRAME
     const later = demandOf(bucket, span, now)
     const sole = soleEverywhere(bucket, span)
@@ -328,7 +329,7 @@ function throughSole(
 /** As `soleBeside`, for all that waits for a bucket, here and in other instances. */
 function soleEverywhere(bucket: StoredBucket, span: number): StoredBucket | undefined {
   const sole = soleBeside(bucket)
-  bucket.soleReports = sole === bucket.soleSeen ? bucket.soleReports + 1 : 0
+  bucket.soleReports = sole === bucket.soleSeen ? bucket.soleReports + 1 : 1
   bucket.soleSeen = sole
   // Of several clients with few requests one may be the only one that waits just now.
   if (bucket.soleReports < FEW_REPORTS) return undefined
