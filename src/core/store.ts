@@ -237,6 +237,8 @@ export interface LeaseRequest {
   readonly lead: number
   /** About how late moments of the store are mapped here, in ms. */
   readonly late: number
+  /** Cost units per ms. Other buckets let through no more of what waits in it, so its slots are dealt out no faster. Infinity: they let all through. */
+  readonly pace: number
   /** Cost units that wait in it, less its slots. Negative: it has more slots than wait. */
   readonly lacks: number
   /** Cost units admitted since the last report, and those that it goes on admitting until the answer. May be negative. */

@@ -4,6 +4,7 @@
  */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LONGEST_WINDOW } from '../core/bucket/promises.js'
+import { SHORTEST_GRACE } from '../core/bucket/queued-bucket.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
@@ -56,6 +57,12 @@ export const KEPT_SLOT_GAP = 7.5
 /** A newcomer gets every fourth kept slot. The others stay for the next newcomers. */
 export const NEWCOMER_STEP = 4
 
+/**
+ * ms. A slot may come so much before the pace of its instance, where half of it is less than `SHORTEST_GRACE`: a quick bucket's slots can be used
+ * a little longer (`QUICK_GRACE`). Else it may come by half of a slot too early.
+ */
+export const QUICK_LEEWAY = 4
+
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
 
@@ -82,6 +89,8 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LEAST_SLOTS,
   KEPT_SLOT_GAP,
   NEWCOMER_STEP,
+  SHORTEST_GRACE,
+  QUICK_LEEWAY,
   MOST_PROMISES,
   SHORTEST_WINDOW,
   LONGEST_WINDOW,

@@ -159,10 +159,50 @@ t.test('a stack has the rate of its narrowest bucket, in any order, near and far
     { stack: [200, 100, 150], ways: [10, 10], before: 9.2 },
     { stack: [100, 200], ways: [15, 0.1], before: 68.2 },
     { stack: [200, 100], ways: [15, 0.1], before: 75.2 },
-    { stack: [100, 100], ways: [15, 0.1], least: 84, before: 92.1 },
+    { stack: [100, 100], ways: [15, 0.1], least: 90, before: 88 },
     { stack: [5, 8], ways: [10, 10], before: 100 },
   ]) {
     const part = await partOf(stack, ways, 2)
     t.ok(part >= least && part <= 101, `${part} % of ${stack}/s, ${ways} ms away, ${before} before`)
+  }
+})
+
+/** Which clients send at each instance, as a part of the rate of their own buckets. */
+const SHARED = [
+  [0.8, 0.8],
+  [0.8, 0.8],
+]
+const UNEQUAL = [
+  [1.6, 0, 0, 0],
+  [0, 1.6, 0, 0],
+  [0, 0, 0.3, 0],
+  [0, 0, 0, 0.3],
+]
+
+t.test('clients behind one bucket use all of it, as evenly as their own buckets let them', async t => {
+  // `before`: what left for the same seed, in % of the wide rate.
+  for (const { narrow, wide, way, jitter = 0, clients, least = 98.5, before } of [
+    { narrow: 100, wide: 120, way: 15, jitter: 0.5, clients: SHARED, before: 96.6 },
+    { narrow: 100, wide: 150, way: 0.1, jitter: 0.5, clients: SHARED, before: 94.7 },
+    { narrow: 100, wide: 180, way: 0.1, clients: SHARED, least: 88, before: 78 },
+    { narrow: 100, wide: 200, way: 40, clients: UNEQUAL, before: 88.1 },
+    { narrow: 500, wide: 1_200, way: 15, clients: UNEQUAL, least: 93, before: 78.1 },
+  ]) {
+    const sources = clients.flatMap((parts, client) =>
+      parts.flatMap((part, instance): Source[] => {
+        const load = { kind: 'poisson', ms: 1_000 / (part * narrow) } as const
+        return part === 0 ? [] : [{ instance, keys: [`client ${client}`, 'all'], load }]
+      }),
+    )
+    const simulation = await simulate({
+      stack: [limits(narrow, narrow, 'client'), limits(wide, 2 * wide, 'everyone')],
+      ...{ count: clients[0]!.length, seed: 2, sources, distance: () => way, jitter },
+    })
+    await simulation.run(12_000)
+    const part = (100 * simulation.releases.filter(({ at }) => at > 4_000).length) / (8 * wide)
+    t.ok(
+      part >= least && part <= 101,
+      `${part} % of ${wide}/s with clients of ${narrow}/s, ${way} ms away, ${before} before`,
+    )
   }
 })

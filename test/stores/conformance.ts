@@ -90,7 +90,19 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
 
 /** The report of an instance that has nothing and needs nothing. */
 export const IDLE: Omit<LeaseRequest, 'bucket'> = {
-  ...{ instance: 0.1, demand: [], largest: 1, lead: 0, late: 0, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] },
+  ...{
+    instance: 0.1,
+    demand: [],
+    largest: 1,
+    lead: 0,
+    late: 0,
+    pace: Infinity,
+    lacks: 0,
+    used: 0,
+    want: 0,
+    ahead: 0,
+    returned: [],
+  },
 }
 
 /** What is left out is nothing. */
@@ -969,6 +981,27 @@ export function conformance(
       t.ok(slots.length >= 5, `${slots.length} slots`)
       for (const [index, slot] of slots.entries())
         t.ok(slot - slots[0]! >= index * 10 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
+    })
+
+    await test('slots are dealt out no faster than the pace of an instance, and others have those between them', async t => {
+      const one = perSecond(100)
+      const demand = [{ priority: 3, weight: 1, cost: 30 }]
+      const report = async (instance: number, pace: number): Promise<number[]> => {
+        const { slots } = await lease(store, one, { instance, pace, demand, lead: 20 })
+        return slots.map(({ at }) => at)
+      }
+      const gapsOf = (times: readonly number[]): number[] => times.slice(1).map((at, place) => at - times[place]!)
+      const slow = await report(0.1, 0.025)
+      t.ok(slow.length >= 3, `${slow.length} slots`)
+      for (const gap of gapsOf(slow))
+        t.ok(gap >= 35 - MAPPING && gap <= 40 + MAPPING, `${gap} ms, half of a slot early at most`)
+      await store.reset(one)
+      const first = await report(0.1, 0.025)
+      const other = await report(0.2, Infinity)
+      t.ok(other.length >= 3 && first.length >= 1, `${first.length} and ${other.length} slots`)
+      const all = [...first, ...other].sort((x, y) => x - y)
+      for (const gap of gapsOf(all)) t.ok(gap >= 10 - MAPPING, `${gap} ms between slots of all`)
+      await store.reset(one)
     })
 
     await test('a report tells a store that has lost its data how far the schedule reaches', async t => {

@@ -96,6 +96,7 @@ function scaled(unit: number) {
     lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * Math.min(8, unit)),
     late: fc.constantFrom(0, 0, 0.5, 2, 20).map(units => units * Math.min(8, unit)),
     known: fc.constantFrom(0, 0, 0, 1, 30).map(units => units * Math.min(8, unit)),
+    pace: fc.constantFrom(0, 0, 1, 8, 32).map(units => 1 / (units * unit)),
     used: fc.constantFrom(0, 0, 1, 3, -1),
     lacks: fc.constantFrom(0, 0, 1, 3, 9, -2),
     want: fc.constantFrom(-1, 0, 1, 4, 20),
@@ -259,6 +260,7 @@ export function modelled(
         spare: 0,
         shared: 0,
         rooms: 0,
+        paced: 0,
         forecasts: 0,
         forecastsAlone: 0,
         within: 0,
@@ -416,7 +418,7 @@ export function modelled(
             continue
           }
           if (verb === 'lease') {
-            const { instance, demand, lead, late, known, lacks, used, want, returns } = each
+            const { instance, demand, lead, late, pace, known, lacks, used, want, returns } = each
             const owner = `${places[0]} ${instance}`
             const slots = owned.get(owner) ?? [[], []]
             const answers: LeaseAnswer[] = []
@@ -424,7 +426,9 @@ export function modelled(
               const mine = slots[which]!
               const returned = mine.splice(Math.max(0, mine.length - returns))
               const request = { bucket: stack[0]!, instance: INSTANCES[instance]!, demand, largest: cost }
-              answers.push(await one.lease!({ ...request, lead, late, lacks, used, want, ahead: known, returned }))
+              answers.push(
+                await one.lease!({ ...request, lead, late, pace, lacks, used, want, ahead: known, returned }),
+              )
               if (which === 1 && returned.length > 0) seen.returned += 1
             }
             const [got, wanted] = answers as [LeaseAnswer, LeaseAnswer]
@@ -437,6 +441,7 @@ export function modelled(
             if (wanted.instances > 1) seen.shared += 1
             if (wanted.room > 0 && wanted.spare > 0) seen.rooms += 1
             if (wanted.slots.some(({ at }) => at < wanted.until - (2 * cost) / stack[0]!.limits.rate)) seen.spare += 1
+            if (pace < stack[0]!.limits.rate && wanted.slots.length > 1) seen.paced += 1
             const isForecast = demand.some(({ priority, cost }) => priority === FORECAST && cost > 0)
             if (isForecast && wanted.slots.length > 0) seen.forecasts += 1
             if (isForecast && wanted.slots.length > 0 && demand.length === 1) seen.forecastsAlone += 1
@@ -489,8 +494,8 @@ export function modelled(
       )
       // Near slots are not ahead of what is free.
       if (reach.back >= 0) seen.early += 5
-      // In a step of days leases end.
-      if (unit > FRAME) seen.notInTurn += 5
+      // In a step of days leases end, and a frame has one slot.
+      if (unit > FRAME) for (const kind of ['notInTurn', 'paced'] as const) seen[kind] += 5
       const isSeen = () => Object.values(seen).every(count => count >= 5)
       // What is rare comes in one of some rounds.
       for (let round = 1; round === 1 || (round <= 10 && !isSeen()); round++)

@@ -150,7 +150,18 @@ t.test('a table of an older version gets the columns of leases, while that is in
   t.ok(Math.abs((await levelOf(store, one)) - 3) < 0.01, 'it goes on with what was there')
   await drop()
   const demand = [{ priority: 3, weight: 1, cost: 1 }]
-  const report = { demand, largest: 1, lead: 10, late: 0, lacks: 0, used: 0, want: 2, ahead: 0, returned: [] }
+  const report = {
+    demand,
+    largest: 1,
+    lead: 10,
+    late: 0,
+    pace: Infinity,
+    lacks: 0,
+    used: 0,
+    want: 2,
+    ahead: 0,
+    returned: [],
+  }
   const { slots, room } = await store.lease!({ bucket: one, instance: 0.5, ...report })
   t.same([slots.length, room], [1, 2], 'a call that misses them adds them')
 })

@@ -327,7 +327,7 @@ t.test('slots of one lane go to the oldest request, by the clock of the machine'
     const arrivals = { lane, costs: came.map((_, place) => place), times: came.map(at => at - start) }
     const demand = [{ priority: 3, weight: 1, cost: came.length, ...(came.length > 0 && { arrivals }) }]
     const instance = start
-    const rest = { largest: 1, lead: 6, late: 0, lacks: 0, used: 0, want: -1, ahead: 0, returned: [] }
+    const rest = { largest: 1, lead: 6, late: 0, pace: Infinity, lacks: 0, used: 0, want: -1, ahead: 0, returned: [] }
     const { slots } = await store.lease!({ bucket: ref, instance, demand, ...rest })
     return slots.map(({ at }) => at + start)
   }

@@ -48,6 +48,7 @@ const NOTHING: Omit<LeaseRequest, 'bucket'> = {
   largest: 0,
   lead: 0,
   late: 0,
+  pace: Infinity,
   lacks: 0,
   used: 0,
   want: 0,

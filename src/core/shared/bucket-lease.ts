@@ -25,6 +25,9 @@ const MANY_IN_SLOT = 4
 /** So many slots of a slow bucket may wait for the slots of other buckets. */
 const MOST_LATE = 3
 
+/** What so many reports in a row have found is not by chance: of several clients with few requests one may be the only one that waits just now. */
+export const FEW_REPORTS = 4
+
 /** ms. Slots with at most this between them are adjacent. */
 const SAME_END = 1e-3
 
@@ -117,6 +120,8 @@ export class BucketLease {
   /** The largest cost since the last report, and before. */
   #largest = 0
   #largestBefore = 0
+  /** What could be used in the last reports, in cost units per ms. */
+  readonly #paces = Array<number>(FEW_REPORTS).fill(Infinity)
   /** To be returned with the next report. */
   readonly #unwanted: LeasedSlot[] = []
 
@@ -396,6 +401,13 @@ export class BucketLease {
     this.#reportedAt = now
     this.#late = late
     return report
+  }
+
+  /** The pace to report, where what waits now can use slots at this one, in cost units per ms: the fastest of the last reports. */
+  usualPace(pace: number): number {
+    this.#paces.shift()
+    this.#paces.push(pace)
+    return Math.max(...this.#paces)
   }
 
   /** ms since the last report. The first report tells of the frame before it. */

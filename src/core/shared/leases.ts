@@ -7,7 +7,7 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
 import type { Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
-import { Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { type Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { soleLane } from '../queue/ready-lanes.js'
 import { sourcesBelow } from '../queue/tree.js'
 import {
@@ -18,8 +18,9 @@ import {
   type LeaseRequest,
   type Store,
 } from '../store.js'
-import { BucketLease } from './bucket-lease.js'
+import { BucketLease, FEW_REPORTS } from './bucket-lease.js'
 import { arrivalsOf } from './lane-arrivals.js'
+import { MOST_SOURCES, paceOf, soleBeside } from './narrower.js'
 import type { StoredBucket } from './stored-bucket.js'
 
 /**
@@ -32,17 +33,11 @@ const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
 /** ms. A bucket is not leased any more if all that waits leaves in this time. */
 const EASY = FRAME / 4
 
-/** So many reports in a row have to find the same bucket. */
-const FEW_REPORTS = 4
-
 /** ms. So long after all that waits for a bucket was found to wait behind one other bucket, a few claims may be refused before it is leased. */
 const SOLE_KNOWN = 10_000
 
 /** The part of a bucket's rate that may be used where its slots are claimed one by one. */
 const MOST_FILLED = 0.95
-
-/** Among so many sources it does not matter how much their own buckets let through. */
-const MOST_SOURCES = 1_000
 
 /** What leases need of their claims. */
 export interface Lessor {
@@ -186,7 +181,11 @@ export class Leases {
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)
     const ahead = Math.max(0, lease.until - now)
-    const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, late, ahead, ...report }
+    const request: LeaseRequest = {
+      ...{ bucket: bucket.ref, instance: this.#instance, lead, late, ahead },
+      pace: lease.usualPace(paceOf(bucket)),
+      ...report,
+    }
     when(
       this.#store.lease!(request),
       answer => {
@@ -225,7 +224,7 @@ export class Leases {
     bucket.levelReported(answer.level, now)
     const own = lease.available + this.#lessor.claimingOf(bucket)
     const slots = answer.instances === 1 ? 0 : (lease.until - now) * bucket.limits.rate - own
-    bucket.othersReported(answer.others, { slots: Math.max(0, slots), until: lease.until }, now)
+    bucket.othersReported(answer.others, { own, slots: Math.max(0, slots), until: lease.until }, now)
     if (!lease.ending) this.#plan(bucket, lease, lease.nextAt)
     else if (lease.isEmpty) bucket.endLease()
     else this.#at(lease.lastUse, () => this.#end(bucket, lease))
@@ -331,7 +330,6 @@ function soleEverywhere(bucket: StoredBucket, span: number): StoredBucket | unde
   const sole = soleBeside(bucket)
   bucket.soleReports = sole === bucket.soleSeen ? bucket.soleReports + 1 : 1
   bucket.soleSeen = sole
-  // Of several clients with few requests one may be the only one that waits just now.
   if (bucket.soleReports < FEW_REPORTS) return undefined
   const { instances, isKnown } = bucket.lease!
   if (sole === undefined || !isKnown) return undefined
@@ -343,52 +341,6 @@ function soleEverywhere(bucket: StoredBucket, span: number): StoredBucket | unde
   const slots = Math.min(bucket.slotsElsewhere, others * share * (span - FRAME))
   const most = others * (share * span + 2 * bucket.leastCost)
   return bucket.queuedElsewhere + slots <= most + LEVEL_TOLERANCE ? sole : undefined
-}
-
-/**
- * A leased bucket that is no faster than this one, for which all waits as well that waits for this one here. Its slots are apart, so the claims
- * for them do not meet. Undefined: there is none.
- */
-function soleBeside(bucket: StoredBucket): StoredBucket | undefined {
-  // Rates of different units do not compare.
-  if (bucket.isMixed) return undefined
-  let all: readonly StoredBucket[] | undefined
-  for (const source of allSources(bucket)) all = narrowersOf(source, bucket, all)
-  return all?.[0]
-}
-
-/** Those of these buckets that all lanes of a source pass. Undefined: those that one lane passes. */
-function narrowersOf(
-  source: Source,
-  bucket: StoredBucket,
-  among?: readonly StoredBucket[],
-): readonly StoredBucket[] | undefined {
-  if (source instanceof Lane) return (among ?? source.stack).filter(other => isNarrower(other, bucket, source))
-  if (source.count > MOST_SOURCES) return []
-  let left = among
-  for (let at = source.first; at !== undefined && left?.length !== 0; at = at.after)
-    left = narrowersOf(at, bucket, left)
-  return left
-}
-
-/** Whether all that waits for a bucket passes another one as well, as far as can be seen soon. */
-export function allPass(bucket: SharedBucket, other: SharedBucket): boolean {
-  return allSources(bucket).every(source => eachPasses(source, other))
-}
-
-function eachPasses(source: Source, bucket: SharedBucket): boolean {
-  if (source instanceof Lane) return source.stack.includes(bucket)
-  if (source.count > MOST_SOURCES) return false
-  for (let at = source.first; at !== undefined; at = at.after) if (!eachPasses(at, bucket)) return false
-  return true
-}
-
-/** Of two that are as fast the first one of a stack counts as the narrower one. */
-function isNarrower(other: SharedBucket, bucket: SharedBucket, { stack }: Lane): other is StoredBucket {
-  const { lease, limits } = other as StoredBucket
-  const [place, own] = [stack.indexOf(other), stack.indexOf(bucket)]
-  if (place === -1 || place === own || lease === undefined || limits.burst !== undefined) return false
-  return limits.rate < bucket.limits.rate || (limits.rate === bucket.limits.rate && place < own)
 }
 
 /**

@@ -47,7 +47,8 @@ import {
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { BucketLease, TakenSlot } from './bucket-lease.js'
-import { allPass, Leases } from './leases.js'
+import { Leases } from './leases.js'
+import { allPass } from './narrower.js'
 import { refsFor, type StoredBucket } from './stored-bucket.js'
 
 /** ms. The least time from a refusal to the next try. */

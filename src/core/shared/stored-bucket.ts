@@ -111,6 +111,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   #othersAt = -Infinity
   /** Cost units for which other instances had slots then. */
   slotsElsewhere = 0
+  /** The part of all slots that this instance had then. */
+  #slotPart = 1
   /** When all that was leased then by anybody has drained, in ms. */
   #leasedUntil = -Infinity
   /** When the store may grant the next claim, in ms. Of a bucket with a burst: a claim without slack. */
@@ -407,15 +409,16 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   }
 
   /**
-   * Takes note of what the store says that waits in other instances, and of the slots that they have, in cost units. Until then, in ms, all
-   * slots are given out.
+   * Takes note of what the store says that waits in other instances, and of the slots that this instance and those have, in cost units. Until
+   * then, in ms, all slots are given out.
    */
   othersReported(
     others: readonly OtherDemand[],
-    { slots, until }: { slots: number; until: number },
+    { own, slots, until }: { own: number; slots: number; until: number },
     now: number,
   ): void {
     this.#others = others
+    this.#slotPart = slots > 0 ? Math.max(0, own) / (Math.max(0, own) + slots) : 1
     this.#leasedUntil = until
     this.#othersAt = now
     this.slotsElsewhere = slots
@@ -424,6 +427,11 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** Cost units that waited in other instances without a slot, as the store said last. */
   get queuedElsewhere(): number {
     return this.#others.reduce((sum, { cost }) => sum + cost, 0)
+  }
+
+  /** The part of its rate that this instance has: its part of what is leased, or an equal one if that is more. */
+  get slotShare(): number {
+    return this.lease === undefined ? 1 : Math.max(this.#slotPart, 1 / this.lease.instances)
   }
 
   /** Whether it is known who waits in other instances, or that nobody does. A request of this cost may have left just now. */

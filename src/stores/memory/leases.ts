@@ -5,6 +5,7 @@
  */
 import { slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+import { SHORTEST_GRACE } from '../../core/bucket/queued-bucket.js'
 import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
 import {
   FORECAST,
@@ -26,6 +27,7 @@ import {
   KEPT_SLOT_GAP,
   LEAST_SLOTS,
   NEWCOMER_STEP,
+  QUICK_LEEWAY,
   SAME_SLOT,
   SPARE_ROOTS,
 } from '../constants.js'
@@ -64,6 +66,10 @@ interface Lessee {
   /** About how late moments are mapped there, in ms. */
   late: number
   largest: number
+  /** Cost units per ms that it can use at most. */
+  pace: number
+  /** When it can use the next slot at that pace, in ms. */
+  pacedAt: number
   demand: Demand[]
   /** Not fetched yet. */
   slots: OwnedSlot[]
@@ -121,7 +127,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   forget(state, leases, request, now)
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
-  if (known !== undefined) takeBack(state, leases, request)
+  if (known !== undefined) takeBack(state, leases, known, request)
   // The data was lost. Since its last report others may have been given a frame more than it knows.
   else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead + FRAME + REPORT_SHIFT)
   report(state, leases, lessee, request)
@@ -237,6 +243,8 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
     lead,
     late: 0,
     largest: 0,
+    pace: Infinity,
+    pacedAt: -Infinity,
     demand: [],
     slots: [],
     room: 0,
@@ -287,13 +295,19 @@ function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
 }
 
 /** Returned slots become spare. Spare slots at the end of the schedule shorten it. What an instance returns that is not known is of a schedule before a reset. */
-function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, largest }: LeaseRequest): void {
+function takeBack(
+  state: LeasedState,
+  leases: BucketLeases,
+  lessee: Lessee,
+  { returned, bucket, largest }: LeaseRequest,
+): void {
   const slack = slackOf(bucket.limits, largest) / state.rate
   addSpare(
     leases,
     returned.map(({ token, cost }) => ({ at: token as number, cost })),
   )
   const { spare } = leases
+  for (const { token } of returned) lessee.pacedAt = Math.min(lessee.pacedAt, token as number)
   for (let last = spare.at(-1); last !== undefined; last = spare.at(-1)) {
     if (Math.abs(last.at + last.cost / state.rate + slack - state.free) > SAME_SLOT) break
     state.free = last.at + slack
@@ -305,11 +319,13 @@ function report(
   state: LeasedState,
   leases: BucketLeases,
   lessee: Lessee,
-  { demand, largest, lead, lacks, late }: LeaseRequest,
+  { demand, largest, lead, lacks, late, pace }: LeaseRequest,
 ): void {
   lessee.lead = lead
   lessee.late = late
   lessee.largest = largest
+  if (pace !== lessee.pace) lessee.pacedAt = -Infinity
+  lessee.pace = pace
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost
   lessee.lacks = lacks - pending
@@ -439,11 +455,15 @@ function allocate(state: LeasedState, leases: BucketLeases, { bucket, newcomer }
   const { rate } = state
   const { lessees } = leases
   const lead = leadOf(leases)
-  const most = Math.max(largestOf(leases), (rate * FRAME) / SLOTS_PER_FRAME)
+  const largest = largestOf(leases)
+  const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
+  const half = largest / rate / 2
+  const leeway = half >= SHORTEST_GRACE ? half : QUICK_LEEWAY
   const isIdle = divide(leases, rate * FRAME)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
   const late = lead + Math.min(SLOT_RESERVE, most / rate / 2)
-  const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart: (KEPT_SLOT_GAP * most) / rate }
+  const apart = (KEPT_SLOT_GAP * most) / rate
+  const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart, leeway }
   dealSpare(share, newcomer, now)
   dealSchedule(share, state, now)
 }
@@ -478,10 +498,16 @@ function dealSchedule(share: Share, state: LeasedState, now: number): void {
   while (at < end) {
     const taker = nextTurn(share, at)
     if (taker === undefined) {
-      // Nobody is there so early. The time until somebody is passes unused.
-      const first = firstReady(share, at)
+      const coming = comingAfter(share, at)
+      const first = Math.min(...coming.map(lessee => usableAt(share, lessee)))
       if (!(first > at && first < end)) break
-      at = first
+      // Between the slots of those that are slow there are some for others. Else the time until somebody is there passes unused.
+      if (first - at < most / rate || coming.every(lessee => at < readyAt(lessee))) at = first
+      else {
+        leases.spare.push({ at, cost: most })
+        at += most / rate
+        state.free = at + slack
+      }
       continue
     }
     const { demand } = taker
@@ -548,6 +574,8 @@ interface Share {
   readonly most: number
   /** ms. The distance of slots that are kept for newcomers. */
   readonly apart: number
+  /** ms. A slot may come so much before the pace of its instance. */
+  readonly leeway: number
 }
 
 interface Taker {
@@ -567,13 +595,22 @@ function readyAt({ nextAt, lead }: Lessee): number {
   return nextAt + lead
 }
 
-/** When somebody is there for a slot that nobody could use at this time. */
-function firstReady(share: Share, at: number): number {
+/** Nor sooner than its pace lets it use one. */
+function usableAt(share: Share, lessee: Lessee): number {
+  return Math.max(readyAt(lessee), lessee.pacedAt - share.leeway)
+}
+
+function isInPace({ leeway }: Share, { pacedAt }: Lessee, at: number): boolean {
+  return at >= pacedAt - leeway - SAME_SLOT
+}
+
+/** Who gets slots later, though nobody can use one at this time. */
+function comingAfter(share: Share, at: number): Lessee[] {
   const { leases, lead } = share
-  const later = leases.lessees.filter(
-    lessee => latestOf(lessee, lead) >= at && lessee.demand.some(each => takes(share, each)),
-  )
-  return Math.min(...later.map(readyAt))
+  return leases.lessees.filter(lessee => {
+    const isInTime = Math.max(at, usableAt(share, lessee)) <= latestOf(lessee, lead)
+    return isInTime && lessee.demand.some(each => takes(share, each))
+  })
 }
 
 /** Nothing later is kept for an instance that might be gone. Its report may take as long as its lead. */
@@ -614,7 +651,7 @@ function firstsOf(share: Share, at: number): (Taker | undefined)[] {
   const { leases, lead } = share
   const firsts: (Taker | undefined)[] = []
   for (const lessee of leases.lessees) {
-    if (at < readyAt(lessee) || at > latestOf(lessee, lead)) continue
+    if (at < readyAt(lessee) || at > latestOf(lessee, lead) || !isInPace(share, lessee, at)) continue
     for (const demand of lessee.demand) {
       if (!takes(share, demand)) continue
       const known = firsts[demand.priority]
@@ -632,7 +669,8 @@ function oldestLike(share: Share, taker: Taker, at: number): Taker {
   let oldest = taker
   let since = nextArrival(taker.demand)
   for (const lessee of share.leases.lessees) {
-    if (at + share.late < readyAt(lessee) || at > latestOf(lessee, share.lead)) continue
+    const isThere = at + share.late >= readyAt(lessee) && at <= latestOf(lessee, share.lead)
+    if (!isThere || !isInPace(share, lessee, at)) continue
     for (const demand of lessee.demand) {
       if (demand.priority !== priority || demand.arrivals?.lane !== arrivals.lane || !takes(share, demand)) continue
       const came = nextArrival(demand)
@@ -679,6 +717,7 @@ function give({ limits, leases }: Share, { lessee, demand, inTurn }: Taker, slot
   inTurn.turn += slot.cost / inTurn.part
   pass(demand, slot.cost)
   lessee.slots.push(slot)
+  lessee.pacedAt = Math.max(lessee.pacedAt, slot.at) + slot.cost / lessee.pace
   lessee.lacks -= slot.cost
   // So that those who got less have the next of the slots that nobody has a demand for.
   if (priority === FORECAST) return

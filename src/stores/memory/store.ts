@@ -323,6 +323,7 @@ function shift(state: State, now: number): void {
   for (const lessee of state.leases?.lessees ?? []) {
     lessee.seenAt += by
     lessee.nextAt += by
+    lessee.pacedAt += by
     lessee.roomUntil += by
     lessee.slots = lessee.slots.map(({ at, cost }) => ({ at: at + by, cost }))
   }

@@ -6,8 +6,8 @@
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
 --   now, instance, largest
---   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, late, count,
---                       for each of count classes its priority, weight and cost, and for each returned slot its moment and cost
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, late, pace,
+--                       count, for each of count classes its priority, weight and cost, and for each returned slot its moment and cost
 --   reserved            the room that is kept from newcomers
 --   OUT leased_rate
 --   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, lateBy, count, and for each of count
@@ -21,7 +21,8 @@ DECLARE
   want float8 := request[9];
   min_share float8 := request[10];
   late float8 := request[13];
-  classes int := request[14];
+  pace float8 := request[14];
+  classes int := request[15];
   turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
@@ -36,6 +37,8 @@ DECLARE
   room_rates float8[];
   room_untils float8[];
   lacks float8[];
+  paces float8[];         -- cost units per ms that each can use at most
+  paced_ats float8[];     -- when each can use the next slot at that pace
   -- What waits in those that do not report any more, until when.
   g int := 0;
   gone_ids float8[];
@@ -72,6 +75,7 @@ DECLARE
   is_full bool;
   is_idle bool;
   apart float8;
+  leeway float8;          -- a slot may come so much before the pace of its instance
   by_root float8;
   unexpected float8;
   living int;
@@ -95,7 +99,9 @@ DECLARE
   d int;
   class int;
   behind bool;
+  slow bool;              -- somebody is there who can use no slot yet
   early float8;
+  usable float8;          -- when an instance can use a slot
   others float8 := 0;
   unused float8;
   spare float8;
@@ -129,7 +135,9 @@ BEGIN
     room_rates := lease[p + 7 * n + 1 : p + 8 * n];
     room_untils := lease[p + 8 * n + 1 : p + 9 * n];
     lacks := lease[p + 9 * n + 1 : p + 10 * n];
-    p := p + 10 * n;
+    paces := lease[p + 10 * n + 1 : p + 11 * n];
+    paced_ats := lease[p + 11 * n + 1 : p + 12 * n];
+    p := p + 12 * n;
     gone_ids := lease[p + 1 : p + g];
     gone_waits := lease[p + g + 1 : p + 2 * g];
     gone_untils := lease[p + 2 * g + 1 : p + 3 * g];
@@ -153,6 +161,7 @@ BEGIN
         seens[i] := seens[i] + (leased_until - lease[17]);
         nexts[i] := nexts[i] + (leased_until - lease[17]);
         room_untils[i] := room_untils[i] + (leased_until - lease[17]);
+        paced_ats[i] := paced_ats[i] + (leased_until - lease[17]);
       END LOOP;
       FOR i IN 1 .. k LOOP
         slot_ats[i] := slot_ats[i] + (leased_until - lease[17]);
@@ -217,6 +226,8 @@ BEGIN
   latenesses[me] := late;
   largests[me] := largest;
   lacks[me] := request[12];
+  IF is_new OR paces[me] <> pace THEN paced_ats[me] := '-Infinity'; END IF;
+  paces[me] := pace;
   answer := array_fill(0::float8, '{11}');
   kept := 0;
   FOR i IN 1 .. k LOOP
@@ -244,12 +255,13 @@ BEGIN
   -- Returned slots become spare. Spare slots at the end of the schedule shorten it.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
-  kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 15 + 3 * classes END;
   p := cardinality(request) - 1;
   FOR i IN kept + 1 .. p BY 2 LOOP
     spares := spares + 1;
     spare_ats[spares] := request[i];
     spare_costs[spares] := request[i + 1];
+    paced_ats[me] := least(paced_ats[me], request[i]);
   END LOOP;
   IF spares > 1 THEN
     SELECT array_agg(s.at ORDER BY s.at, s.place), array_agg(s.cost ORDER BY s.at, s.place) INTO spare_ats, spare_costs
@@ -277,7 +289,7 @@ BEGIN
   END LOOP;
   m := kept;
   firsts := nobody;
-  FOR i IN 15 .. 14 + 3 * classes BY 3 LOOP
+  FOR i IN 16 .. 15 + 3 * classes BY 3 LOOP
     m := m + 1;
     class := request[i] + 1;
     owners[m] := me;
@@ -356,6 +368,8 @@ BEGIN
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   apart := @KEPT_SLOT_GAP@ * most / rate;
+  leeway := top / rate / 2;
+  IF leeway < @SHORTEST_GRACE@ THEN leeway := @QUICK_LEEWAY@; END IF;
   slack := greatest(0, burst - top) / rate;
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   finish := now + lead + @FRAME@ + CASE WHEN living = 1 THEN lead ELSE 0 END;
@@ -376,7 +390,7 @@ BEGIN
     firsts := nobody;
     FOR i IN 1 .. m LOOP
       p := owners[i];
-      CONTINUE WHEN NOT takes[i] OR at < readies[p] OR at > latests[p];
+      CONTINUE WHEN NOT takes[i] OR at < readies[p] OR at > latests[p] OR at < paced_ats[p] - leeway - @SAME_SLOT@;
       class := priorities[i] + 1;
       d := firsts[class];
       IF d IS NULL OR own_turns[i] < own_turns[d] OR (own_turns[i] = own_turns[d] AND p < owners[d]) THEN
@@ -402,14 +416,27 @@ BEGIN
         spare_costs[kept] := spare_costs[looked];
         CONTINUE;
       END IF;
-      -- Nobody is there so early. The time until somebody is passes unused.
       early := 'Infinity';
+      slow := false;
       FOR i IN 1 .. m LOOP
         p := owners[i];
-        IF takes[i] AND latests[p] >= at THEN early := least(early, readies[p]); END IF;
+        usable := greatest(readies[p], paced_ats[p] - leeway);
+        IF takes[i] AND latests[p] >= greatest(at, usable) THEN
+          early := least(early, usable);
+          slow := slow OR at >= readies[p];
+        END IF;
       END LOOP;
       EXIT WHEN early <= at OR early >= finish;
-      at := early;
+      -- Between the slots of those that are slow there are some for others. Else the time until somebody is there passes unused.
+      IF early - at < most / rate OR NOT slow THEN
+        at := early;
+        CONTINUE;
+      END IF;
+      kept := kept + 1;
+      spare_ats[kept] := at;
+      spare_costs[kept] := most;
+      at := at + most / rate;
+      free := at + slack;
       CONTINUE;
     END IF;
 
@@ -447,6 +474,7 @@ BEGIN
       IF parts[d] > 0 THEN own_turns[d] := own_turns[d] + cost / parts[d]; END IF;
     END IF;
     lacks[owners[taker]::int] := lacks[owners[taker]::int] - cost;
+    paced_ats[owners[taker]::int] := greatest(paced_ats[owners[taker]::int], at) + cost / paces[owners[taker]::int];
     IF owners[taker] = me THEN
       answer[12 + 2 * given] := at;
       answer[13 + 2 * given] := cost;
@@ -577,6 +605,8 @@ BEGIN
     room_rates[kept] := room_rates[i];
     room_untils[kept] := room_untils[i];
     lacks[kept] := lacks[i];
+    paces[kept] := paces[i];
+    paced_ats[kept] := paced_ats[i];
   END LOOP;
   IF kept < n THEN
     FOR i IN 1 .. m LOOP
@@ -600,7 +630,7 @@ BEGIN
   lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by, beyond, g]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept] || latenesses[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
-    || lacks[1 : kept] || gone_ids[1 : g] || gone_waits[1 : g] || gone_untils[1 : g]
+    || lacks[1 : kept] || paces[1 : kept] || paced_ats[1 : kept] || gone_ids[1 : g] || gone_waits[1 : g] || gone_untils[1 : g]
     || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]
     || holders[1 : k] || slot_ats[1 : k] || slot_costs[1 : k] || spare_ats[1 : spares] || spare_costs[1 : spares] END;
 END

@@ -160,9 +160,9 @@ export function promiseOperation(request: PromiseRequest): PostgresOperation<Pro
 }
 
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {
-  const { bucket, instance, demand, largest, lead, late, lacks, used, want, ahead, returned } = request
+  const { bucket, instance, demand, largest, lead, late, pace, lacks, used, want, ahead, returned } = request
   const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-  const more = [lead, used, want, minShare, ahead, lacks, late, demand.length]
+  const more = [lead, used, want, minShare, ahead, lacks, late, pace, demand.length]
   for (const { priority, weight, cost } of demand) more.push(priority, weight, cost)
   for (const { token, cost } of returned) more.push(token as number, cost)
   return operation(8, [bucket], [largest, instance, more.length, ...more], (_, answer, offset) => {

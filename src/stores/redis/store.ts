@@ -146,9 +146,9 @@ class RedisStore implements Store {
   }
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {
-    const { bucket, instance, demand, largest, lead, late, lacks, used, want, ahead, returned } = request
+    const { bucket, instance, demand, largest, lead, late, pace, lacks, used, want, ahead, returned } = request
     const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-    const numbers = [instance, used, want, minShare, ahead, lacks, late, demand.length]
+    const numbers = [instance, used, want, minShare, ahead, lacks, late, pace, demand.length]
     for (const { priority, weight, cost } of demand) numbers.push(priority, weight, cost)
     for (const { token, cost } of returned) numbers.push(token as number, cost)
     const key = this.#keyOf(bucket)

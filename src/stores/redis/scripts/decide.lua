@@ -21,8 +21,8 @@
 --           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
 --                 last place may be ahead besides, and by which the slot may be after the one it is not before
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
---                 want, minShare, ahead, lacks, late, how many classes, for each priority, weight and cost, for each returned
---                 slot its time and cost
+--                 want, minShare, ahead, lacks, late, pace, how many classes, for each priority, weight and cost, for each
+--                 returned slot its time and cost
 --           promise: x is maxWait. The places are the bucket and what is promised of it. Numbers: client, booking (0: none), fit,
 --                 more
 --           admission that claims a booking: behind the places of the stack that of what is promised of one of them. Numbers: which one

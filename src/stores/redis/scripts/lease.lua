@@ -4,7 +4,7 @@
 -- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
 -- the turn of the last slot of each class, what each but the last owes, lateBy, beyond, how many spare slots, how many lessees, how many
 -- are gone, time and cost of each spare slot, instance, waits and until of each that is gone, and of each lessee: instance, seenAt, nextAt,
--- lead, late, largest, room, roomRate, roomUntil, lacks, how many demands, how many slots, of each demand priority, weight, cost and turn, of
+-- lead, late, largest, room, roomRate, roomUntil, lacks, pace, pacedAt, how many demands, how many slots, of each demand priority, weight, cost and turn, of
 -- each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
@@ -13,6 +13,7 @@ local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LATENESS_STEP = @LATENESS_STEP@
 local FULL_FRAME, SPARE_ROOTS, LEAST_SLOTS = @FULL_FRAME@, @SPARE_ROOTS@, @LEAST_SLOTS@
 local KEPT_SLOT_GAP, NEWCOMER_STEP = @KEPT_SLOT_GAP@, @NEWCOMER_STEP@
+local SHORTEST_GRACE, QUICK_LEEWAY = @SHORTEST_GRACE@, @QUICK_LEEWAY@
 
 local function zeros(number)
   local list = {}
@@ -62,15 +63,16 @@ local function open_leases(key, place)
     local lessee = {
       instance = numbers[head], seen_at = numbers[head + 1] + by, next_at = numbers[head + 2] + by, lead = numbers[head + 3],
       late = numbers[head + 4], largest = numbers[head + 5], room = numbers[head + 6], room_rate = numbers[head + 7],
-      room_until = numbers[head + 8] + by, lacks = numbers[head + 9], demand = {},
+      room_until = numbers[head + 8] + by, lacks = numbers[head + 9], pace = numbers[head + 10],
+      paced_at = numbers[head + 11] + by, demand = {},
     }
-    at = head + 12
-    for class = 1, numbers[head + 10] do
+    at = head + 14
+    for class = 1, numbers[head + 12] do
       lessee.demand[class] =
         { priority = numbers[at], weight = numbers[at + 1], cost = numbers[at + 2], turn = numbers[at + 3] }
       at = at + 4
     end
-    lessee.slots = take_slots(numbers[head + 11])
+    lessee.slots = take_slots(numbers[head + 13])
     opened.lessees[index] = lessee
   end
   return opened
@@ -113,6 +115,8 @@ local function keep_leases(key, opened)
     put(lessee.room_rate)
     put(lessee.room_until)
     put(lessee.lacks)
+    put(lessee.pace)
+    put(lessee.paced_at)
     put(#lessee.demand)
     put(#lessee.slots)
     for _, entry in ipairs(lessee.demand) do
@@ -215,9 +219,10 @@ local function drop_dead(key, opened, fill)
 end
 
 -- Returned slots become spare. Spare slots at the end of the schedule shorten it.
-local function take_back(key, opened, returned, slack)
+local function take_back(key, opened, lessee, returned, slack)
   local spare = opened.spare
   add_spare(spare, returned)
+  for _, slot in ipairs(returned) do lessee.paced_at = min(lessee.paced_at, slot.at) end
   for place = #spare, 1, -1 do
     local last = spare[place]
     if math.abs(last.at + last.cost / rates[key] + slack - frees[key]) > SAME_SLOT then break end
@@ -274,8 +279,10 @@ end
 -- has it. A heap for each class, as looking at all lessees for each slot would take ms. A turn may have come later since its entry
 -- was put in its place, which is by `key`.
 local heaps, waiting = {}, {}
--- Those who are not there yet, and when the first of them is.
+-- Those who are not there yet, or cannot use slots so fast, and when the first of them can.
 local coming, next_ready
+-- ms. A slot may come so much before the pace of its instance.
+local leeway
 
 local function goes_before(one, other)
   return one.key < other.key or one.key == other.key and one.place < other.place
@@ -325,29 +332,44 @@ local function line_up(opened)
   end
 end
 
+local function is_in_pace(lessee, at)
+  return at >= lessee.paced_at - leeway - SAME_SLOT
+end
+
+local function wait_for_turn(entry)
+  local usable_at = max(entry.lessee.ready_at, entry.lessee.paced_at - leeway)
+  if usable_at > entry.lessee.latest then return end
+  coming[#coming + 1] = entry
+  next_ready = min(next_ready, usable_at)
+end
+
+-- Whether somebody is there who can use no slot at this time, as the last one was just before.
+local function is_slow(at)
+  for _, entry in ipairs(coming) do if entry.lessee.ready_at <= at then return true end end
+  return false
+end
+
 local function arrive(at)
-  local later = {}
-  next_ready = math.huge
-  for _, entry in ipairs(coming) do
-    if entry.lessee.ready_at <= at then
-      push(heaps[entry.priority + 1], entry)
-    else
-      later[#later + 1] = entry
-      next_ready = min(next_ready, entry.lessee.ready_at)
-    end
+  local known = coming
+  coming, next_ready = {}, math.huge
+  for _, entry in ipairs(known) do
+    if entry.lessee.ready_at <= at and is_in_pace(entry.lessee, at) then push(heaps[entry.priority + 1], entry)
+    else wait_for_turn(entry) end
   end
-  coming = later
 end
 
 -- Who has the slot at this time: of the lowest class, or of one behind to which it is owed.
 local function next_turn(opened, at)
-  if at >= next_ready then arrive(at) end
+  if at >= next_ready - SAME_SLOT then arrive(at) end
   local chosen
   for class = 1, FORECAST + 1 do
     local heap = heaps[class]
     local first = heap[1]
     while first do
       if not (takes(first) and at <= first.lessee.latest) then pop(heap)
+      elseif not is_in_pace(first.lessee, at) then
+        pop(heap)
+        wait_for_turn(first)
       elseif first.key < first.turn then replace_first(heap, first)
       else break end
       first = heap[1]
@@ -383,6 +405,7 @@ local function give_slot(opened, entry, slot, min_share)
   if forecast and forecast.part > 0 and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.part end
   local slots = entry.lessee.slots
   slots[#slots + 1] = slot
+  entry.lessee.paced_at = max(entry.lessee.paced_at, slot.at) + slot.cost / entry.lessee.pace
   entry.lessee.lacks = entry.lessee.lacks - slot.cost
 end
 
@@ -431,6 +454,8 @@ local function allocate(key, opened, burst, min_share, newcomer)
   local idle = divide(forecasts, rate * FRAME, opened.turns[FORECAST + 1])
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
   local apart = KEPT_SLOT_GAP * most / rate
+  local half = largest / rate / 2
+  leeway = half >= SHORTEST_GRACE and half or QUICK_LEEWAY
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
 
@@ -460,9 +485,14 @@ local function allocate(key, opened, burst, min_share, newcomer)
       at = at + slot.cost / rate
       frees[key] = at + slack
     else
-      -- Nobody is there so early. The time until somebody is passes unused.
       if next_ready >= stop then break end
-      at = next_ready
+      -- Between the slots of those that are slow there are some for others. Else the time until somebody is there passes unused.
+      if next_ready - at < most / rate or not is_slow(at) then at = next_ready
+      else
+        opened.spare[#opened.spare + 1] = { at = at, cost = most }
+        at = at + most / rate
+        frees[key] = at + slack
+      end
     end
   end
 end
@@ -542,8 +572,8 @@ local function lease(first, behind, largest, lead)
   local opened = leases[key] or open_leases(key, input[first + 7])
   leases[key] = opened
   local numbers = first + 14
-  local instance, used, want, min_share, ahead, lacks, late, classes = unpack(input, numbers, numbers + 7)
-  local at = numbers + 8
+  local instance, used, want, min_share, ahead, lacks, late, pace, classes = unpack(input, numbers, numbers + 8)
+  local at = numbers + 9
   local demand, returned = {}, {}
   for class = 1, classes do
     demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
@@ -562,14 +592,15 @@ local function lease(first, behind, largest, lead)
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
   -- What an instance returns that is not known is of a schedule before a reset.
   local newcomer
-  if lessee then take_back(key, opened, returned, max(0, burst - largest) / rates[key])
+  if lessee then take_back(key, opened, lessee, returned, max(0, burst - largest) / rates[key])
   else
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     if ahead > 0 then frees[key] = max(frees[key], now + ahead + FRAME + REPORT_SHIFT) end
-    lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
+    lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now, pace = pace }
     opened.lessees[#opened.lessees + 1], newcomer = lessee, lessee
   end
   lessee.lead, lessee.late, lessee.largest, lessee.lacks = lead, late, largest, lacks
+  if newcomer or lessee.pace ~= pace then lessee.pace, lessee.paced_at = pace, -math.huge end
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
   local set = set_apart(lessee)

@@ -1,0 +1,82 @@
+/** What holds back the requests that wait for a leased bucket: other buckets of their stacks let them through one after the other. */
+
+import { allSources } from '../bucket/waiting.js'
+import { Lane, type SharedBucket, type Source } from '../queue/lane.js'
+import type { StoredBucket } from './stored-bucket.js'
+
+/** An instance gets slots by so much faster than it had them: its part may grow. */
+const SHARE_ROOM = 1.15
+
+/** Among more sources than this it is not looked at what each lane passes. */
+export const MOST_SOURCES = 1_000
+
+/**
+ * A leased bucket that is no faster than this one, and that all passes as well that waits for this one here. Its slots are apart, so the claims
+ * for them do not meet. Undefined: there is none.
+ */
+export function soleBeside(bucket: StoredBucket): StoredBucket | undefined {
+  // Rates of different units do not compare.
+  if (bucket.isMixed) return undefined
+  let common: readonly SharedBucket[] | undefined
+  const isSole = everyLane(bucket, ({ stack }) => {
+    common = (common ?? stack).filter(other => isNarrower(other, bucket, stack))
+    return common.length > 0
+  })
+  return isSole ? (common?.[0] as StoredBucket | undefined) : undefined
+}
+
+/** Whether all that waits for a bucket passes another one as well, as far as can be seen soon. */
+export function allPass(bucket: SharedBucket, other: SharedBucket): boolean {
+  return everyLane(bucket, ({ stack }) => stack.includes(other))
+}
+
+/**
+ * How fast this instance can use slots of a bucket, in cost units per ms: each lane as fast as the narrowest bucket of its stack lets it. Of
+ * a bucket that others lease as well that is about the part that this instance has of it. Slots that are even in both buckets of a stack meet.
+ * Infinity: as fast as they come, or it cannot be seen soon.
+ */
+export function paceOf(bucket: StoredBucket): number {
+  if (bucket.isMixed) return Infinity
+  const counted = new Set<SharedBucket>()
+  let pace = 0
+  const isHeldBack = everyLane(bucket, ({ stack }) => {
+    const narrowest = narrowestBeside(bucket, stack)
+    if (narrowest === undefined) return false
+    const { rate, burst } = narrowest.limits
+    if (!counted.has(narrowest)) pace += rate * Math.min(1, SHARE_ROOM * narrowest.slotShare)
+    counted.add(narrowest)
+    // A bucket with a burst lets several through at once.
+    return pace < bucket.limits.rate && burst === undefined
+  })
+  return isHeldBack && pace > 0 ? pace : Infinity
+}
+
+/** Whether this holds for each lane that waits for a bucket. False: it cannot be seen soon. */
+function everyLane(bucket: SharedBucket, holds: (lane: Lane) => boolean): boolean {
+  return allSources(bucket).every(source => everyLaneBelow(source, holds))
+}
+
+function everyLaneBelow(source: Source, holds: (lane: Lane) => boolean): boolean {
+  if (source instanceof Lane) return holds(source)
+  if (source.count > MOST_SOURCES) return false
+  for (let at = source.first; at !== undefined; at = at.after) if (!everyLaneBelow(at, holds)) return false
+  return true
+}
+
+/** Of two that are as fast the first one of a stack counts as the narrower one. */
+function isNarrower(other: SharedBucket, bucket: SharedBucket, stack: readonly SharedBucket[]): boolean {
+  const { lease, limits } = other as StoredBucket
+  const [place, own] = [stack.indexOf(other), stack.indexOf(bucket)]
+  if (place === -1 || place === own || lease === undefined || limits.burst !== undefined) return false
+  return limits.rate < bucket.limits.rate || (limits.rate === bucket.limits.rate && place < own)
+}
+
+/** The narrowest bucket of a stack, if slots of this one are to be as far apart as those of that one. Undefined: they are not. */
+function narrowestBeside(bucket: StoredBucket, stack: readonly SharedBucket[]): StoredBucket | undefined {
+  let narrowest: SharedBucket = bucket
+  for (const other of stack) if (other.limits.rate < narrowest.limits.rate) narrowest = other
+  if (narrowest !== bucket) return narrowest as StoredBucket
+  // Its own slots need to be even only to meet those of another bucket. In the order of arrival they are not.
+  const isMet = stack.some(other => other !== bucket && (other as StoredBucket).lease !== undefined)
+  return isMet && !bucket.shard.keepsOrder ? bucket : undefined
+}
