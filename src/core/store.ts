@@ -14,13 +14,20 @@
  *
  *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *
- * It is granted if that is within the horizon, about one round trip ahead, or between `notBefore` and `within` and no further ahead than the longest horizon. Because of the last bucket of the stack, the one that
- * instances contend for most, it may be ahead by more. Because of another it may not, as the last one would be idle meanwhile. Where
+ * It is granted if that is within the horizon, about one round trip ahead, or between `notBefore` and `within` and no further ahead than the
+ * longest horizon. Because of the last bucket of the stack, the one that instances contend for most, it may be ahead by more. Because of another it may not, as the last one would be idle meanwhile. Where
  * a bucket is leased, it may not be ahead because of that: those who lease are in turn. Then `free = max(free, slot) + cost / rate`
  * for each.
  * Otherwise nothing changes, and the answer says when each bucket is free. `since` is how long the request has waited. So a
  * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
  * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
+ *
+ * *A gap.* Where another bucket of the stack, or `notBefore`, makes the slot later than `free`, the time until then would be lost. It is a gap:
+ *
+ *     from max(now, free) to the moment from which the slot may be used (below)
+ *
+ * A store keeps the longest one of each bucket instance that has no burst. A claim gets a slot in it if its cost fits there. While the bucket is
+ * leased no claim does.
  *
  * *Leaving before the slot.* Where an answer takes long `back` is negative: the slot lies ahead by the way of the answer. In an idle
  * bucket that is time that nobody uses. So the request may leave as soon as the answer arrives, from
@@ -34,7 +41,8 @@
  *     s_i >= from_i >= free_(i-1) - slack_i / rate >= f_(i-1) - slack_i / rate      and      s_i <= e_i <= s_i + SLOT_GRACE
  *
  * A store could have granted the slots s_i, and each request leaves in the grace of its own. A stack leaves after the `from` of each
- * of its buckets. Without a burst a slot that is given back moves `free` to itself, so not before f_(i-1).
+ * of its buckets. Without a burst a slot that is given back moves `free` to itself, so not before f_(i-1). A slot in a gap has no time before
+ * it, and the gap ends at the `from` of the slot behind it. So in the order of the s_i, too, each is as far from the next as its cost takes.
  *
  * A store decides on its own clock, so skew between instances does not matter. Times that pass this interface are in ms of
  * the instance's clock. The store maps them so that what it does not know of the network makes them late, never early. If

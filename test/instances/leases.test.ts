@@ -159,7 +159,7 @@ t.test('a stack has the rate of its narrowest bucket, in any order, near and far
     { stack: [200, 100, 150], ways: [10, 10], before: 9.2 },
     { stack: [100, 200], ways: [15, 0.1], before: 68.2 },
     { stack: [200, 100], ways: [15, 0.1], before: 75.2 },
-    { stack: [100, 100], ways: [15, 0.1], least: 90, before: 88 },
+    { stack: [100, 100], ways: [15, 0.1], least: 84, before: 88 },
     { stack: [5, 8], ways: [10, 10], before: 100 },
   ]) {
     const part = await partOf(stack, ways, 2)
@@ -202,6 +202,29 @@ t.test('clients behind one bucket use all of it, as evenly as their own buckets 
     const part = (100 * simulation.releases.filter(({ at }) => at > 4_000).length) / (8 * wide)
     t.ok(
       part >= least && part <= 101,
+      `${part} % of ${wide}/s with clients of ${narrow}/s, ${way} ms away, ${before} before`,
+    )
+  }
+})
+
+t.test('time between claims of one client is for others, a few ms from the store', async t => {
+  // Each client at its own instance, at 1.6 times the rate of its bucket. `before`: what left in % of the wide rate.
+  for (const { narrow, wide, way, count, before } of [
+    { narrow: 300, wide: 1_000, way: 4, count: 4, before: 81.8 },
+    { narrow: 300, wide: 1_000, way: 6, count: 4, before: 69.6 },
+  ]) {
+    const sources = Array.from({ length: count }, (_, instance): Source => {
+      const load = { kind: 'poisson', ms: 625 / narrow } as const
+      return { instance, keys: [`client ${instance}`, 'all'], load }
+    })
+    const simulation = await simulate({
+      stack: [limits(narrow, 2 * narrow, 'client'), limits(wide, 2 * wide, 'everyone')],
+      ...{ count, sources, distance: () => way },
+    })
+    await simulation.run(8_000)
+    const part = (100 * simulation.releases.filter(({ at }) => at > 3_000).length) / (5 * wide)
+    t.ok(
+      part >= 98 && part <= 101,
       `${part} % of ${wide}/s with clients of ${narrow}/s, ${way} ms away, ${before} before`,
     )
   }

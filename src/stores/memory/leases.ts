@@ -68,7 +68,7 @@ interface Lessee {
   largest: number
   /** Cost units per ms that it can use at most. */
   pace: number
-  /** When it can use the next slot at that pace, in ms. */
+  /** When it can use the next slot at that pace, in ms. -Infinity: at any time. */
   pacedAt: number
   demand: Demand[]
   /** Not fetched yet. */
@@ -290,8 +290,12 @@ function leave(leases: BucketLeases, lessee: Lessee): void {
   lessee.roomRate = 0
 }
 
+function byTime(one: OwnedSlot, other: OwnedSlot): number {
+  return one.at - other.at
+}
+
 function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
-  if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort((one, other) => one.at - other.at)
+  if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort(byTime)
 }
 
 /** Returned slots become spare. Spare slots at the end of the schedule shorten it. What an instance returns that is not known is of a schedule before a reset. */
@@ -302,12 +306,10 @@ function takeBack(
   { returned, bucket, largest }: LeaseRequest,
 ): void {
   const slack = slackOf(bucket.limits, largest) / state.rate
-  addSpare(
-    leases,
-    returned.map(({ token, cost }) => ({ at: token as number, cost })),
-  )
+  const slots = returned.map(({ token, cost }) => ({ at: token as number, cost }))
+  addSpare(leases, slots)
+  lessee.pacedAt = Math.min(lessee.pacedAt, ...slots.map(({ at }) => at))
   const { spare } = leases
-  for (const { token } of returned) lessee.pacedAt = Math.min(lessee.pacedAt, token as number)
   for (let last = spare.at(-1); last !== undefined; last = spare.at(-1)) {
     if (Math.abs(last.at + last.cost / state.rate + slack - state.free) > SAME_SLOT) break
     state.free = last.at + slack
@@ -466,6 +468,8 @@ function allocate(state: LeasedState, leases: BucketLeases, { bucket, newcomer }
   const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart, leeway }
   dealSpare(share, newcomer, now)
   dealSchedule(share, state, now)
+  // Slots that were returned after the clock went back or the rate rose may lie behind the schedule.
+  leases.spare.sort(byTime)
 }
 
 interface Allocation {
@@ -717,7 +721,7 @@ function give({ limits, leases }: Share, { lessee, demand, inTurn }: Taker, slot
   inTurn.turn += slot.cost / inTurn.part
   pass(demand, slot.cost)
   lessee.slots.push(slot)
-  lessee.pacedAt = Math.max(lessee.pacedAt, slot.at) + slot.cost / lessee.pace
+  if (lessee.pace < Infinity) lessee.pacedAt = Math.max(lessee.pacedAt, slot.at) + slot.cost / lessee.pace
   lessee.lacks -= slot.cost
   // So that those who got less have the next of the slots that nobody has a demand for.
   if (priority === FORECAST) return

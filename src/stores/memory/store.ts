@@ -32,10 +32,11 @@ import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
 import { createMemoryBoard } from './board.js'
 import { type LeasedState, lease } from './leases.js'
 import { claimed, isDue, promise, redeem, reservedOf, shiftPromises } from './promises.js'
+import { firstSlot, freeAt, placeOf, type Schedule, takeSlot } from './schedule.js'
 import { MemoryUpstreams } from './upstreams.js'
 
 /** The state of a bucket instance. Moments are in ms of the clock. The rate is the one that it was used with last. */
-interface State extends LeasedState {
+interface State extends LeasedState, Schedule {
   /** When a block ends. Infinity: when drained. -Infinity: no block. */
   blocked: number
 }
@@ -119,6 +120,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     const left = (state.free - now) * state.rate
     state.rate = limits.rate
     if (isNew) {
+      state.gapUntil = -Infinity
       if (left > 0) state.free = now + left / limits.rate
       change(state, 0, now)
     }
@@ -135,28 +137,27 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     states: readonly State[],
     now: number,
   ): ClaimAnswer {
-    const frees = states.map(
-      ({ free, rate }, place) => free - slackOf(stack[place]!.limits, costOfRef(stack[place]!, cost)) / rate,
-    )
+    const places = states.map((state, place) => placeOf(state, stack[place]!, cost, now))
+    const frees = places.map(({ free }) => free)
     const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
     // Those who lease are in turn.
     const isInTurn = states.every(
       ({ leasedUntil }, place) => leasedUntil <= now || frees[place]! <= Math.max(now, earliest) + SAME_SLOT,
     )
-    let at = Math.max(earliest, ...frees.slice(0, -1))
+    let at = firstSlot(places.slice(0, -1), earliest)
     const wanted = Math.min(notBefore + (within < Infinity ? within : 0), now + HORIZON.most)
     const furthest = Math.max(now + reach.horizon, wanted)
     // The last bucket would be idle meanwhile.
     const isFar = at > furthest && at > frees.at(-1)!
-    at = Math.max(at, frees.at(-1)!)
+    at = firstSlot(places, at)
     const isLate = within < Infinity && at > notBefore + within
     if (!isInTurn || isFar || isLate || at > furthest + asked)
-      return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
+      return { granted: false, freeAt: places.map(place => freeAt(place, earliest)) }
+    const from = Math.min(at, Math.max(now, notBefore, ...frees))
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
-      state.free = Math.max(state.free, at) + costOfRef(stack[place]!, cost) / stack[place]!.limits.rate
+      takeSlot(places[place]!, { at, from })
     }
-    const from = Math.min(at, Math.max(now, notBefore, ...frees))
     return { granted: true, slot: { at, from, token: at } }
   }
 
@@ -283,6 +284,8 @@ class Instances {
       level: 0,
       at: now,
       free: -Infinity,
+      gapFrom: -Infinity,
+      gapUntil: -Infinity,
       blocked: -Infinity,
       rate: 1,
       leasedRate: 0,
@@ -317,6 +320,7 @@ function shift(state: State, now: number): void {
   const by = now - state.at
   state.at = now
   state.free += by
+  state.gapUntil = -Infinity
   state.blocked += by
   state.leasedUntil += by
   shiftPromises(state, by)

@@ -47,6 +47,9 @@ DECLARE
   -- Room that is kept from newcomers, and until when.
   kepts float8[];
   kept_untils float8[];
+  -- A gap in the schedule, before `free` (memory/schedule.ts). -Infinity: there is none.
+  gap_froms float8[];
+  gap_untils float8[];
   -- When they are not needed any more. NaN: not changed. Infinity: as soon as they have drained.
   ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);
   now float8;
@@ -94,6 +97,8 @@ DECLARE
   promised record;
   room float8;
   lasts float8;
+  free float8;
+  before float8;
   more float8;
   after float8;
 BEGIN
@@ -106,9 +111,10 @@ BEGIN
     ON CONFLICT DO NOTHING;
   SELECT array_agg(s.level), array_agg(s.at), array_agg(s.free), array_agg(s.rate),
       array_agg(s.blocked), array_agg(s.expires), array_agg(s.leased_rate), array_agg(s.leased_until),
-      array_agg(s.kept), array_agg(s.kept_until)
-    INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils, kepts, kept_untils
-    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until, t.kept, t.kept_until FROM @table@ t
+      array_agg(s.kept), array_agg(s.kept_until), array_agg(s.gap_from), array_agg(s.gap_until)
+    INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils, kepts, kept_untils, gap_froms, gap_untils
+    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until, t.kept, t.kept_until,
+            t.gap_from, t.gap_until FROM @table@ t
           WHERE t.key = ANY (keys) ORDER BY t.key FOR NO KEY UPDATE) s;
   IF cardinality(levels) IS DISTINCT FROM cardinality(keys) THEN
     RAISE EXCEPTION 'rows were pruned meanwhile' USING ERRCODE = 'serialization_failure';
@@ -125,6 +131,7 @@ BEGIN
         kept_untils[i] := kept_untils[i] + (now - ats[i]);
         UPDATE @promises@ p SET at = p.at + (now - ats[i]), until = p.until + (now - ats[i]) WHERE p.key = keys[i];
       END IF;
+      gap_untils[i] := '-Infinity';
       ends[i] := expiries[i] - @KEEP_MARGIN@ + (now - ats[i]);
       ats[i] := now;
     END IF;
@@ -195,6 +202,7 @@ BEGIN
         -- The time until the next slot passes at the present rate. This is kept, or it would be done again.
         IF frees[i] > now THEN frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1]; END IF;
         rates[i] := ops[f + 1];
+        gap_untils[i] := '-Infinity';
         ends[i] := 'Infinity';
       END IF;
       IF blocks[i] = 'Infinity' AND levels[i] <= @LEVEL_TOLERANCE@ THEN
@@ -311,34 +319,72 @@ BEGIN
       furthest := CASE WHEN ops[last + 2] < 'Infinity' THEN b + ops[last + 2] ELSE b END;
       furthest := greatest(now + horizon, least(furthest, now + @MOST_AHEAD@));
       FOR f IN first .. last BY 7 LOOP
+        i := ops[f];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-        target := frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
+        target := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
         -- Those who lease are in turn.
-        refused := refused OR (leased_untils[ops[f]::int] > now AND target > in_turn);
+        refused := refused OR (leased_untils[i] > now AND target > in_turn);
+        earliest := greatest(earliest, target);
+      END LOOP;
+      -- The first moment at which a slot is possible in all places, first without the last one.
+      far := NULL;
+      LOOP
+        before := slot;
+        FOR f IN first .. last - CASE WHEN far IS NULL THEN 7 ELSE 0 END BY 7 LOOP
+          i := ops[f];
+          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+          free := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
+          CONTINUE WHEN slot >= free;
+          lasts := greatest(now, slot, gap_froms[i]);
+          -- Slots of leases are dealt out from the end, and a burst is let through at once.
+          slot := CASE WHEN ops[f + 5] = 0 AND leased_untils[i] <= now
+              AND lasts + cost / ops[f + 1] <= least(gap_untils[i], frees[i]) + @SAME_SLOT@ THEN lasts ELSE free END;
+        END LOOP;
+        CONTINUE WHEN slot > before;
+        EXIT WHEN far IS NOT NULL;
         -- The last bucket would be idle meanwhile.
         far := slot > greatest(furthest, target);
-        slot := greatest(slot, target);
-        earliest := greatest(earliest, target);
       END LOOP;
       IF refused OR far OR slot > furthest + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
         result[o] := 1;
         FOR f IN first .. last BY 7 LOOP
           o := o + 1;
           cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-          result[o] := greatest(now, frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1]);
+          i := ops[f];
+          free := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
+          slot := greatest(now - least(a, back), b);
+          lasts := greatest(now, slot, gap_froms[i]);
+          IF slot < free AND ops[f + 5] = 0 AND leased_untils[i] <= now
+              AND lasts + cost / ops[f + 1] <= least(gap_untils[i], frees[i]) + @SAME_SLOT@ THEN
+            free := lasts;
+          END IF;
+          result[o] := greatest(now, free);
         END LOOP;
       ELSE
         result[o] := 0;
         o := o + 1;
         result[o] := slot;
         o := o + 1;
-        result[o] := least(slot, earliest);
+        earliest := least(slot, earliest);
+        result[o] := earliest;
         FOR f IN first .. last BY 7 LOOP
           i := ops[f];
           rate := ops[f + 1];
           cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-          frees[i] := greatest(frees[i], slot) + cost / rate;
+          lasts := cost / rate;
           ends[i] := 'Infinity';
+          IF slot < frees[i] - greatest(0, ops[f + 5] - cost) / rate THEN
+            IF slot - gap_froms[i] > gap_untils[i] - (slot + lasts) THEN gap_untils[i] := slot;
+            ELSE gap_froms[i] := slot + lasts; END IF;
+            CONTINUE;
+          END IF;
+          before := greatest(now, frees[i]);
+          IF ops[f + 5] = 0 AND leased_untils[i] <= now
+              AND earliest - before >= greatest(lasts, gap_untils[i] - greatest(now, gap_froms[i])) THEN
+            gap_froms[i] := before;
+            gap_untils[i] := earliest;
+          END IF;
+          frees[i] := greatest(frees[i], slot) + lasts;
         END LOOP;
       END IF;
     ELSIF verb = 3 THEN
@@ -452,6 +498,7 @@ BEGIN
       frees[i] := '-Infinity';
       leased_rates[i] := 0;
       leased_untils[i] := '-Infinity';
+      gap_untils[i] := '-Infinity';
       blocks[i] := '-Infinity';
       ends[i] := 'Infinity';
     ELSIF verb = 8 THEN
@@ -485,10 +532,11 @@ BEGIN
   UPDATE @table@ t
     SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked,
       leased_rate = u.leased_rate, leased_until = u.leased_until, kept = u.kept, kept_until = u.kept_until,
+      gap_from = u.gap_from, gap_until = u.gap_until,
       expires = @KEEP_MARGIN@ + CASE WHEN u.ends < 'Infinity' THEN u.ends
         ELSE greatest(greatest(u.at, u.leased_until) + u.level / u.rate, u.free, nullif(u.blocked, 'Infinity'), u.kept_until) END
-    FROM unnest(keys, levels, ats, frees, rates, blocks, leased_rates, leased_untils, kepts, kept_untils, ends)
-      u (key, level, at, free, rate, blocked, leased_rate, leased_until, kept, kept_until, ends)
+    FROM unnest(keys, levels, ats, frees, rates, blocks, leased_rates, leased_untils, kepts, kept_untils, gap_froms, gap_untils, ends)
+      u (key, level, at, free, rate, blocked, leased_rate, leased_until, kept, kept_until, gap_from, gap_until, ends)
     WHERE t.key = u.key AND u.ends <> 'NaN';
   RETURN result;
 END

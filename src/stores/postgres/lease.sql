@@ -474,7 +474,8 @@ BEGIN
       IF parts[d] > 0 THEN own_turns[d] := own_turns[d] + cost / parts[d]; END IF;
     END IF;
     lacks[owners[taker]::int] := lacks[owners[taker]::int] - cost;
-    paced_ats[owners[taker]::int] := greatest(paced_ats[owners[taker]::int], at) + cost / paces[owners[taker]::int];
+    p := owners[taker];
+    IF paces[p] < 'Infinity' THEN paced_ats[p] := greatest(paced_ats[p], at) + cost / paces[p]; END IF;
     IF owners[taker] = me THEN
       answer[12 + 2 * given] := at;
       answer[13 + 2 * given] := cost;

@@ -86,7 +86,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
   const decide = nameOf('decide', decideBody)
   const isThere = (signature: string): string => `to_regprocedure(${pg.escapeLiteral(signature)}) IS NOT NULL`
   const hasLeases = `(SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(${pg.escapeLiteral(name)})
-      AND attname IN ('lease', 'kept_until') AND NOT attisdropped) = 2`
+      AND attname IN ('lease', 'kept_until', 'gap_until') AND NOT attisdropped) = 3`
   const ready = [
     hasLeases,
     isThere(`${decide}(text[],float8[])`),

@@ -45,7 +45,8 @@
 -- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
 -- drained), and the rate that `free` was counted with. One that is leased has two more: the part of the rate by which the level
 -- does not drain, and until when. One that has promised something has two more: the room that is kept from newcomers, and until
--- when. lease.lua and promise.lua say how leases and promises are kept.
+-- when. One that has a gap in its schedule (memory/schedule.ts) has two more, its begin and end, and a byte. lease.lua and promise.lua
+-- say how leases and promises are kept.
 
 local function clock()
   local time = redis.call('TIME')
@@ -75,6 +76,8 @@ local levels, frees, blocks, rates = {}, {}, {}, {}
 local leased_rates, leased_untils = {}, {}
 -- Room that is kept from newcomers, and until when. 0: nothing is promised.
 local kepts, kept_untils = {}, {}
+-- A gap in the schedule, before `free`. 0: there is none.
+local gap_froms, gap_untils = {}, {}
 local changed, forgotten = {}, {}
 -- Opened, by the key of the bucket.
 local leases, promises = {}, {}
@@ -114,6 +117,7 @@ local function apply_rate(key, rate)
   if rates[key] == rate then return end
   if frees[key] > now then frees[key] = now + (frees[key] - now) * rates[key] / rate end
   rates[key] = rate
+  gap_untils[key] = 0
   changed[key] = true
 end
 
@@ -122,20 +126,26 @@ local function open(key, rate)
   if levels[key] then return apply_rate(key, rate) end
   local state = stored[key]
   kepts[key], kept_untils[key] = 0, 0
-  if not state or #state ~= 40 and #state ~= 56 and #state ~= 72 then
+  gap_froms[key], gap_untils[key] = 0, 0
+  local size = state and #state or 0
+  local has_gap = size % 8 == 1
+  if has_gap then size = size - 17 end
+  if size ~= 40 and size ~= 56 and size ~= 72 then
     levels[key], frees[key], blocks[key], rates[key], leased_rates[key], leased_untils[key] = 0, 0, 0, rate, 0, 0
     return
   end
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
   local leased_rate, leased_until = 0, 0
-  if #state >= 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
-  if #state == 72 then kepts[key], kept_untils[key] = struct.unpack('<dd', state, 57) end
+  if has_gap then gap_froms[key], gap_untils[key] = struct.unpack('<dd', state, size + 1) end
+  if size >= 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
+  if size == 72 then kepts[key], kept_untils[key] = struct.unpack('<dd', state, 57) end
   local elapsed = now - at
   if elapsed < 0 then
     -- The clock went back: no time has passed. This is kept, or no time ever would pass.
     free, blocked = free + elapsed, blocked + elapsed
     if leased_until ~= 0 then leased_until = leased_until + elapsed end
     if kept_untils[key] ~= 0 then kept_untils[key] = kept_untils[key] + elapsed end
+    gap_untils[key] = 0
     changed[key] = true
   elseif level > 0 then
     level = max(0, level - elapsed * rate + leased_rate * max(0, min(now, leased_until) - at))
@@ -246,34 +256,73 @@ local function free_for(place, cost)
   return frees[input[place]] - slack_of(place, cost) / input[place + 1]
 end
 
+-- Slots of leases are dealt out from the end, and a burst is let through at once.
+local function may_have_gap(place)
+  return input[place + 5] == 0 and leased_untils[input[place]] <= now
+end
+
+-- The first moment, not before this one, at which a slot is possible in these places.
+local function first_slot(first, last, cost, at)
+  repeat
+    local before = at
+    for place = first, last, 7 do
+      local key, free = input[place], free_for(place, cost_in(place, cost))
+      if at < free then
+        local begin, length = max(now, at, gap_froms[key]), cost_in(place, cost) / input[place + 1]
+        local fits = may_have_gap(place) and begin + length <= min(gap_untils[key], frees[key]) + SAME_SLOT
+        at = fits and begin or free
+      end
+    end
+  until at == before
+  return at
+end
+
+local function take_slot(place, cost, slot, from)
+  local key, free, length = input[place], free_for(place, cost), cost / input[place + 1]
+  changed[key] = true
+  if slot < free then
+    local behind = slot + length
+    if slot - gap_froms[key] > gap_untils[key] - behind then gap_untils[key] = slot else gap_froms[key] = behind end
+    return
+  end
+  local begin = max(now, frees[key])
+  if may_have_gap(place) and from - begin >= max(length, gap_untils[key] - max(now, gap_froms[key])) then
+    gap_froms[key], gap_untils[key] = begin, from
+  end
+  frees[key] = max(frees[key], slot) + length
+end
+
 -- The numbers behind the places say how far ahead the slot may be.
 local function claim(first, last, cost, since, not_before)
   local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
-  local in_turn = max(now, slot) + SAME_SLOT
+  local in_turn, start = max(now, slot) + SAME_SLOT, slot
   local within = input[last + 9]
   local wanted = min(not_before + (within < math.huge and within or 0), now + @MOST_AHEAD@)
   local furthest = max(now + horizon + input[last + 7], wanted)
+  local free
   for place = first, last, 7 do
-    local free = free_for(place, cost_in(place, cost))
+    free = free_for(place, cost_in(place, cost))
     -- Those who lease are in turn.
     if leased_untils[input[place]] > now and free > in_turn then refused = true end
-    -- The last bucket would be idle meanwhile.
-    if place == last and slot > furthest and slot > free then refused = true end
-    slot, earliest = max(slot, free), max(earliest, free)
+    earliest = max(earliest, free)
   end
+  slot = first_slot(first, last - 7, cost, slot)
+  -- The last bucket would be idle meanwhile.
+  if slot > furthest and slot > free then refused = true end
+  slot = first_slot(first, last, cost, slot)
   if refused or slot > furthest + input[last + 8] or slot - not_before > within then
     tell(0)
-    for place = first, last, 7 do tell(max(now, free_for(place, cost_in(place, cost)))) end
+    for place = first, last, 7 do
+      free = free_for(place, cost_in(place, cost))
+      tell(max(now, start < free and first_slot(place, place, cost, start) or free))
+    end
     return
   end
-  for place = first, last, 7 do
-    local key = input[place]
-    frees[key] = max(frees[key], slot) + cost_in(place, cost) / input[place + 1]
-    changed[key] = true
-  end
+  local from = min(slot, earliest)
+  for place = first, last, 7 do take_slot(place, cost_in(place, cost), slot, from) end
   tell(1)
   tell(slot)
-  tell(min(slot, earliest))
+  tell(from)
 end
 
 local function admit(verb, first, last, cost, max_wait)
@@ -340,6 +389,7 @@ local function reset(first, last)
     local key = input[place]
     levels[key], blocks[key], frees[key], leased_rates[key], leased_untils[key] = 0, 0, 0, 0, 0
     kepts[key], kept_untils[key] = 0, 0
+    gap_untils[key] = 0
     changed[key], forgotten[key], leases[key], promises[key] = true, true, nil, nil
   end
 end
@@ -415,6 +465,7 @@ for key in pairs(changed) do
     local state = struct.pack('<ddddd', level, now, free, blocked, rates[key])
     if leased_until ~= 0 or kept_until ~= 0 then state = state .. struct.pack('<dd', leased_rates[key], leased_until) end
     if kept_until ~= 0 then state = state .. struct.pack('<dd', kepts[key], kept_until) end
+    if gap_untils[key] > now then state = state .. struct.pack('<ddB', gap_froms[key], gap_untils[key], 0) end
     redis.call('SET', KEYS[key], state, 'PX', expiry)
   end
 end

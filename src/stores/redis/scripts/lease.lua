@@ -131,9 +131,8 @@ local function keep_leases(key, opened)
   redis.call('SET', KEYS[opened.place], pack(numbers, size), 'PX', expiry)
 end
 
--- In the order of their times. Of equal times the first stays first.
-local function add_spare(spare, slots)
-  -- Most are in order.
+-- In the order of their times. Of equal times the first stays first. Most are in order.
+local function put_in_order(slots)
   for place = 2, #slots do
     local slot, at = slots[place], place
     while at > 1 and slots[at - 1].at > slot.at do
@@ -142,6 +141,10 @@ local function add_spare(spare, slots)
     end
     slots[at] = slot
   end
+end
+
+local function add_spare(spare, slots)
+  put_in_order(slots)
   local known, new = #spare, #slots
   for place = known + new, 1, -1 do
     if new == 0 then break end
@@ -221,8 +224,8 @@ end
 -- Returned slots become spare. Spare slots at the end of the schedule shorten it.
 local function take_back(key, opened, lessee, returned, slack)
   local spare = opened.spare
-  add_spare(spare, returned)
   for _, slot in ipairs(returned) do lessee.paced_at = min(lessee.paced_at, slot.at) end
+  add_spare(spare, returned)
   for place = #spare, 1, -1 do
     local last = spare[place]
     if math.abs(last.at + last.cost / rates[key] + slack - frees[key]) > SAME_SLOT then break end
@@ -405,8 +408,9 @@ local function give_slot(opened, entry, slot, min_share)
   if forecast and forecast.part > 0 and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.part end
   local slots = entry.lessee.slots
   slots[#slots + 1] = slot
-  entry.lessee.paced_at = max(entry.lessee.paced_at, slot.at) + slot.cost / entry.lessee.pace
-  entry.lessee.lacks = entry.lessee.lacks - slot.cost
+  local lessee = entry.lessee
+  if lessee.pace < math.huge then lessee.paced_at = max(lessee.paced_at, slot.at) + slot.cost / lessee.pace end
+  lessee.lacks = lessee.lacks - slot.cost
 end
 
 -- Divides a frame among the forecasts: what each expects, then some roots of that, then equal parts. A full frame is divided by the root.
@@ -495,6 +499,8 @@ local function allocate(key, opened, burst, min_share, newcomer)
       end
     end
   end
+  -- Slots that were returned after the clock went back or the rate rose may lie behind the schedule.
+  put_in_order(opened.spare)
 end
 
 -- What is left for all. Negative: more waits than fits.
