@@ -22,12 +22,13 @@
  * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
  * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
  *
- * *A gap.* Where another bucket of the stack, or `notBefore`, makes the slot later than `free`, the time until then would be lost. It is a gap:
+ * *A gap.* Where another bucket of the stack makes the slot later than `free`, the time until then would be lost. It is a gap:
  *
  *     from max(now, free) to the moment from which the slot may be used (below)
  *
  * A store keeps the longest one of each bucket instance that has no burst. A claim gets a slot in it if its cost fits there. While the bucket is
- * leased no claim does.
+ * leased no claim does, and claims with `notBefore` neither use gaps nor leave any: they are granted in the order of their moments. A cost that
+ * is settled closes the gap, and so does one that is longer.
  *
  * *Leaving before the slot.* Where an answer takes long `back` is negative: the slot lies ahead by the way of the answer. In an idle
  * bucket that is time that nobody uses. So the request may leave as soon as the answer arrives, from
@@ -245,7 +246,7 @@ export interface LeaseRequest {
   readonly lead: number
   /** About how late moments of the store are mapped here, in ms. */
   readonly late: number
-  /** Cost units per ms. Other buckets let through no more of what waits in it, so its slots are dealt out no faster. Infinity: they let all through. */
+  /** Cost units per ms. It can use slots no faster, as buckets of their stacks hold back what waits in it. So they are dealt out no faster. Infinity: nothing does. */
   readonly pace: number
   /** Cost units that wait in it, less its slots. Negative: it has more slots than wait. */
   readonly lacks: number

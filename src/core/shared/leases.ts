@@ -183,7 +183,7 @@ export class Leases {
     const ahead = Math.max(0, lease.until - now)
     const request: LeaseRequest = {
       ...{ bucket: bucket.ref, instance: this.#instance, lead, late, ahead },
-      pace: lease.usualPace(paceOf(bucket)),
+      pace: lease.usualPace(paceOf(bucket, now)),
       ...report,
     }
     when(

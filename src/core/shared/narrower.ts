@@ -2,6 +2,7 @@
 
 import { allSources } from '../bucket/waiting.js'
 import { Lane, type SharedBucket, type Source } from '../queue/lane.js'
+import { FRAME } from '../store.js'
 import type { StoredBucket } from './stored-bucket.js'
 
 /** An instance gets slots by so much faster than it had them: its part may grow. */
@@ -33,34 +34,41 @@ export function allPass(bucket: SharedBucket, other: SharedBucket): boolean {
 /**
  * How fast this instance can use slots of a bucket, in cost units per ms: each lane as fast as the narrowest bucket of its stack lets it. Of
  * a bucket that others lease as well that is about the part that this instance has of it. Slots that are even in both buckets of a stack meet.
- * Infinity: as fast as they come, or it cannot be seen soon.
+ * A request whose own bucket is idle can use a slot at once, so it counts with one in this frame, and in any frame there is one slot. Infinity: as fast
+ * as they come, or it cannot be seen soon.
  */
-export function paceOf(bucket: StoredBucket): number {
-  if (bucket.isMixed) return Infinity
+export function paceOf(bucket: StoredBucket, now: number): number {
+  // Turns are those of the oldest request there, whichever instance has it.
+  if (bucket.isMixed || bucket.shard.keepsOrder) return Infinity
   const counted = new Set<SharedBucket>()
   let pace = 0
   const isHeldBack = everyLane(bucket, ({ stack }) => {
     const narrowest = narrowestBeside(bucket, stack)
     if (narrowest === undefined) return false
-    const { rate, burst } = narrowest.limits
-    if (!counted.has(narrowest)) pace += rate * Math.min(1, SHARE_ROOM * narrowest.slotShare)
+    if (!counted.has(narrowest)) pace += paceThrough(narrowest, now)
     counted.add(narrowest)
     // A bucket with a burst lets several through at once.
-    return pace < bucket.limits.rate && burst === undefined
+    return pace < bucket.limits.rate && narrowest.limits.burst === undefined
   })
-  return isHeldBack && pace > 0 ? pace : Infinity
+  return isHeldBack && pace > 0 ? Math.max(pace, bucket.leastCost / FRAME) : Infinity
 }
 
-/** Whether this holds for each lane that waits for a bucket. False: it cannot be seen soon. */
+function paceThrough({ limits, lease, slotShare, ownUntil, leastCost }: StoredBucket, now: number): number {
+  const isIdle = lease === undefined && ownUntil <= now
+  return limits.rate * Math.min(1, SHARE_ROOM * slotShare) + (isIdle ? leastCost / FRAME : 0)
+}
+
+/** Whether this holds for each lane that waits for a bucket. False: there are too many. */
 function everyLane(bucket: SharedBucket, holds: (lane: Lane) => boolean): boolean {
-  return allSources(bucket).every(source => everyLaneBelow(source, holds))
-}
-
-function everyLaneBelow(source: Source, holds: (lane: Lane) => boolean): boolean {
-  if (source instanceof Lane) return holds(source)
-  if (source.count > MOST_SOURCES) return false
-  for (let at = source.first; at !== undefined; at = at.after) if (!everyLaneBelow(at, holds)) return false
-  return true
+  let seen = 0
+  const holdsBelow = (source: Source): boolean => {
+    seen += 1
+    if (source instanceof Lane) return holds(source)
+    if (seen + source.count > MOST_SOURCES) return false
+    for (let at = source.first; at !== undefined; at = at.after) if (!holdsBelow(at)) return false
+    return true
+  }
+  return allSources(bucket).every(holdsBelow)
 }
 
 /** Of two that are as fast the first one of a stack counts as the narrower one. */
@@ -76,7 +84,6 @@ function narrowestBeside(bucket: StoredBucket, stack: readonly SharedBucket[]): 
   let narrowest: SharedBucket = bucket
   for (const other of stack) if (other.limits.rate < narrowest.limits.rate) narrowest = other
   if (narrowest !== bucket) return narrowest as StoredBucket
-  // Its own slots need to be even only to meet those of another bucket. In the order of arrival they are not.
-  const isMet = stack.some(other => other !== bucket && (other as StoredBucket).lease !== undefined)
-  return isMet && !bucket.shard.keepsOrder ? bucket : undefined
+  // Its own slots need to be even only to meet those of another bucket.
+  return stack.some(other => other !== bucket && (other as StoredBucket).lease !== undefined) ? bucket : undefined
 }

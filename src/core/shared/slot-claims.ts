@@ -604,7 +604,9 @@ export class Claims {
     const asked = this.#asked.get(bucket) ?? 0
     const beyond = bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0
     bucket.grantedUntil = (burst === undefined ? at : Math.max(bucket.grantedUntil, at)) + cost / rate
-    bucket.ownUntil = (burst === undefined ? at : Math.max(bucket.ownUntil, at)) + cost / rate
+    // It may be in a gap, before slots that this instance has already.
+    bucket.ownUntil =
+      burst === undefined ? Math.max(bucket.ownUntil, at + cost / rate) : Math.max(bucket.ownUntil, at) + cost / rate
     return Math.max(share, bucket.grantedUntil - this.#reach(parts) - beyond + asked / rate)
   }
 

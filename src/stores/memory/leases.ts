@@ -326,7 +326,7 @@ function report(
   lessee.lead = lead
   lessee.late = late
   lessee.largest = largest
-  if (pace !== lessee.pace) lessee.pacedAt = -Infinity
+  if (pace === Infinity) lessee.pacedAt = -Infinity
   lessee.pace = pace
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost
@@ -401,15 +401,19 @@ function waitingOf(
   // A rejected request may have filled it.
   if (bucket.limits.overflow === 'fill') return 0
   const slack = slackOf(bucket.limits, largestOf(leases)) / state.rate
-  let waiting = Math.max(0, state.free - slack - now) * state.rate
+  const ahead = Math.max(0, state.free - slack - now)
+  let [waiting, pace] = [ahead * state.rate, 0]
   for (const { cost } of leases.spare) waiting -= cost
+  for (const lessee of leases.lessees) pace += lessee.pace
+  // Time that passes between the slots of those that are slow is nobody's.
+  waiting = Math.min(waiting, ahead * Math.min(state.rate, pace))
   for (const { lacks } of leases.lessees) waiting += lacks
   for (const { waits } of leases.gone) waiting += waits
   if (waiting <= LEVEL_TOLERANCE) return 0
   for (const lessee of leases.lessees) if (!isLate(lessee, now)) waiting += setApart(lessee, now)
   // Slots are dealt out by what waits, for a frame and what reports and answers take. If less could wait, slots would lie idle.
-  const ahead = (FRAME + 2 * leadOf(leases)) * state.rate
-  return waiting - Math.max(0, ahead - Math.max(0, bucket.limits.capacity - reserved))
+  const dealt = (FRAME + 2 * leadOf(leases)) * state.rate
+  return waiting - Math.max(0, dealt - Math.max(0, bucket.limits.capacity - reserved))
 }
 
 interface RoomRequest extends LeaseRequest {

@@ -5,7 +5,7 @@
  * until then is a gap, and later claims get it. Of each bucket one gap is kept, the longest one. Slots in it are as far from all others as slots at the end.
  */
 import { slackOf } from '../../core/bucket/limits.js'
-import { type BucketRef, costOfRef } from '../../core/store.js'
+import { type BucketRef, type ClaimRequest, costOfRef } from '../../core/store.js'
 import { SAME_SLOT } from '../constants.js'
 
 /** Moments in ms. */
@@ -31,15 +31,20 @@ export interface SchedulePlace {
   readonly now: number
 }
 
-export function placeOf(schedule: Schedule, ref: BucketRef, cost: number, now: number): SchedulePlace {
+export function placeOf(
+  schedule: Schedule,
+  ref: BucketRef,
+  { cost, notBefore }: Pick<ClaimRequest, 'cost' | 'notBefore'>,
+  now: number,
+): SchedulePlace {
   const { rate, burst } = ref.limits
   const own = costOfRef(ref, cost)
   return {
     schedule,
     free: schedule.free - slackOf(ref.limits, own) / rate,
     length: own / rate,
-    // Slots of leases are dealt out from the end.
-    mayHaveGap: burst === undefined && schedule.leasedUntil <= now,
+    // Slots of leases are dealt out from the end. Those that go with leased ones are at their moments, and in the order of these.
+    mayHaveGap: notBefore === undefined && burst === undefined && schedule.leasedUntil <= now,
     now,
   }
 }
@@ -79,6 +84,7 @@ export function takeSlot(place: SchedulePlace, { at, from }: { at: number; from:
   if (mayHaveGap && from - begin >= Math.max(length, known)) {
     schedule.gapFrom = begin
     schedule.gapUntil = from
-  }
+    // A smaller cost that comes later must not overtake.
+  } else if (length > known) schedule.gapUntil = -Infinity
   schedule.free = Math.max(schedule.free, at) + length
 }

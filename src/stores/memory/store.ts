@@ -132,12 +132,9 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     return state
   }
 
-  function claimAt(
-    { stack, cost, since, ahead: asked = 0, notBefore = -Infinity, within = Infinity }: ClaimRequest,
-    states: readonly State[],
-    now: number,
-  ): ClaimAnswer {
-    const places = states.map((state, place) => placeOf(state, stack[place]!, cost, now))
+  function claimAt(request: ClaimRequest, states: readonly State[], now: number): ClaimAnswer {
+    const { stack, since, ahead: asked = 0, notBefore = -Infinity, within = Infinity } = request
+    const places = states.map((state, place) => placeOf(state, stack[place]!, request, now))
     const frees = places.map(({ free }) => free)
     const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
     // Those who lease are in turn.
@@ -209,6 +206,8 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
         const held = (free - now) * rate
         const moved = Math.max(-held, Math.min(difference, Math.max(0, capacity - held)))
         state.free = Math.max(now, free + moved / rate)
+        // What was settled moves the schedule, and it has no gap any more.
+        state.gapUntil = -Infinity
         const level = levelOf(state, now)
         change(state, difference < 0 ? difference : moved, now)
         return difference < 0 ? Math.min(moved, state.level - level) : moved

@@ -336,8 +336,8 @@ BEGIN
           free := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
           CONTINUE WHEN slot >= free;
           lasts := greatest(now, slot, gap_froms[i]);
-          -- Slots of leases are dealt out from the end, and a burst is let through at once.
-          slot := CASE WHEN ops[f + 5] = 0 AND leased_untils[i] <= now
+          -- Slots of leases are dealt out from the end, and a burst is let through at once. Slots that go with leased ones are at their moments.
+          slot := CASE WHEN b = '-Infinity' AND ops[f + 5] = 0 AND leased_untils[i] <= now
               AND lasts + cost / ops[f + 1] <= least(gap_untils[i], frees[i]) + @SAME_SLOT@ THEN lasts ELSE free END;
         END LOOP;
         CONTINUE WHEN slot > before;
@@ -354,7 +354,7 @@ BEGIN
           free := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
           slot := greatest(now - least(a, back), b);
           lasts := greatest(now, slot, gap_froms[i]);
-          IF slot < free AND ops[f + 5] = 0 AND leased_untils[i] <= now
+          IF slot < free AND b = '-Infinity' AND ops[f + 5] = 0 AND leased_untils[i] <= now
               AND lasts + cost / ops[f + 1] <= least(gap_untils[i], frees[i]) + @SAME_SLOT@ THEN
             free := lasts;
           END IF;
@@ -379,10 +379,13 @@ BEGIN
             CONTINUE;
           END IF;
           before := greatest(now, frees[i]);
-          IF ops[f + 5] = 0 AND leased_untils[i] <= now
+          IF b = '-Infinity' AND ops[f + 5] = 0 AND leased_untils[i] <= now
               AND earliest - before >= greatest(lasts, gap_untils[i] - greatest(now, gap_froms[i])) THEN
             gap_froms[i] := before;
             gap_untils[i] := earliest;
+          ELSIF lasts > gap_untils[i] - greatest(now, gap_froms[i]) THEN
+            -- A smaller cost that comes later must not overtake.
+            gap_untils[i] := '-Infinity';
           END IF;
           frees[i] := greatest(frees[i], slot) + lasts;
         END LOOP;
@@ -412,6 +415,8 @@ BEGIN
         target := greatest(frees[i], now);
         moved := greatest((now - target) * rate, least(cost, greatest(0, capacity - (target - now) * rate)));
         frees[i] := greatest(now, target + moved / rate);
+        -- What was settled moves the schedule, and it has no gap any more.
+        gap_untils[i] := '-Infinity';
         o := o + 1;
         result[o] := CASE WHEN cost < 0 THEN least(moved, greatest(-levels[i], cost)) ELSE moved END;
         levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE moved END);

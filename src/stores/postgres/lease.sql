@@ -226,7 +226,7 @@ BEGIN
   latenesses[me] := late;
   largests[me] := largest;
   lacks[me] := request[12];
-  IF is_new OR paces[me] <> pace THEN paced_ats[me] := '-Infinity'; END IF;
+  IF is_new OR pace = 'Infinity' THEN paced_ats[me] := '-Infinity'; END IF;
   paces[me] := pace;
   answer := array_fill(0::float8, '{11}');
   kept := 0;
@@ -498,6 +498,12 @@ BEGIN
   FOR i IN 1 .. spares LOOP
     pending := pending - spare_costs[i];
   END LOOP;
+  pace := 0;
+  FOR i IN 1 .. n LOOP
+    IF nexts[i] > '-Infinity' THEN pace := pace + paces[i]; END IF;
+  END LOOP;
+  -- Time that passes between the slots of those that are slow is nobody's.
+  pending := least(pending, greatest(0, free - slack - now) * least(rate, pace));
   FOR i IN 1 .. n LOOP
     IF nexts[i] > '-Infinity' THEN pending := pending + lacks[i]; END IF;
   END LOOP;

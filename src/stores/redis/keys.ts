@@ -36,9 +36,12 @@ export function bucketKey(prefix: string, { group, limits, key }: BucketRef): st
   return `${start(prefix)}{${hashTag(group)}}${name}:${escaped(key, /%|\p{Surrogate}/gu)}`
 }
 
-/** What is leased of the bucket of this key. No bucket has this one: its key would have a percent sign that no escape begins with. */
+/**
+ * What is leased of the bucket of this key. No bucket has this one: its key would have a percent sign that no escape begins with. The number is
+ * that of the format: an instance of another version does not read it.
+ */
 export function leaseKey(key: string): string {
-  return `${key}${EMPTY}`
+  return `${key}${EMPTY}2`
 }
 
 /** What is promised of the bucket of this key. It is none of a bucket either. */

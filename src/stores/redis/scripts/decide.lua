@@ -256,9 +256,12 @@ local function free_for(place, cost)
   return frees[input[place]] - slack_of(place, cost) / input[place + 1]
 end
 
+-- Whether a claim is for any time. Slots that go with leased ones are at their moments, and in the order of these.
+local any_time
+
 -- Slots of leases are dealt out from the end, and a burst is let through at once.
 local function may_have_gap(place)
-  return input[place + 5] == 0 and leased_untils[input[place]] <= now
+  return any_time and input[place + 5] == 0 and leased_untils[input[place]] <= now
 end
 
 -- The first moment, not before this one, at which a slot is possible in these places.
@@ -285,15 +288,16 @@ local function take_slot(place, cost, slot, from)
     if slot - gap_froms[key] > gap_untils[key] - behind then gap_untils[key] = slot else gap_froms[key] = behind end
     return
   end
-  local begin = max(now, frees[key])
-  if may_have_gap(place) and from - begin >= max(length, gap_untils[key] - max(now, gap_froms[key])) then
-    gap_froms[key], gap_untils[key] = begin, from
-  end
+  local begin, known = max(now, frees[key]), gap_untils[key] - max(now, gap_froms[key])
+  if may_have_gap(place) and from - begin >= max(length, known) then gap_froms[key], gap_untils[key] = begin, from
+  -- A smaller cost that comes later must not overtake.
+  elseif length > known then gap_untils[key] = 0 end
   frees[key] = max(frees[key], slot) + length
 end
 
 -- The numbers behind the places say how far ahead the slot may be.
 local function claim(first, last, cost, since, not_before)
+  any_time = not_before == -math.huge
   local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
   local in_turn, start = max(now, slot) + SAME_SLOT, slot
   local within = input[last + 9]
@@ -378,6 +382,8 @@ local function settle(first, last, cost)
     local held = (free - now) * rate
     local moved = max(-held, min(difference, max(0, capacity - held)))
     frees[key] = max(now, free + moved / rate)
+    -- What was settled moves the schedule, and it has no gap any more.
+    gap_untils[key] = 0
     levels[key] = max(0, level + (difference < 0 and difference or moved))
     changed[key] = true
     tell(difference < 0 and min(moved, levels[key] - level) or moved)

@@ -189,15 +189,19 @@ local function waiting_in(key, opened, place)
   -- A rejected request may have filled it.
   if input[place + 3] == 1 then return 0 end
   for _, lessee in ipairs(opened.lessees) do largest, lead = max(largest, lessee.largest), max(lead, lessee.lead) end
-  local waiting = max(0, frees[key] - max(0, input[place + 5] - largest) / rates[key] - now) * rates[key]
+  local ahead = max(0, frees[key] - max(0, input[place + 5] - largest) / rates[key] - now)
+  local waiting, pace = ahead * rates[key], 0
   for _, slot in ipairs(opened.spare) do waiting = waiting - slot.cost end
+  for _, lessee in ipairs(opened.lessees) do pace = pace + lessee.pace end
+  -- Time that passes between the slots of those that are slow is nobody's.
+  waiting = min(waiting, ahead * min(rates[key], pace))
   for _, lessee in ipairs(opened.lessees) do waiting = waiting + lessee.lacks end
   for _, gone in ipairs(opened.gone) do waiting = waiting + gone.waits end
   if waiting <= LEVEL_TOLERANCE then return 0 end
   for _, lessee in ipairs(opened.lessees) do if not is_late(lessee) then waiting = waiting + set_apart(lessee) end end
   -- If less could wait than slots are dealt out for, slots would lie idle.
-  local ahead = (FRAME + 2 * lead) * rates[key]
-  return waiting - max(0, ahead - max(0, capacity - reserved_in(key)))
+  local dealt = (FRAME + 2 * lead) * rates[key]
+  return waiting - max(0, dealt - max(0, capacity - reserved_in(key)))
 end
 
 -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. Where
@@ -606,7 +610,8 @@ local function lease(first, behind, largest, lead)
     opened.lessees[#opened.lessees + 1], newcomer = lessee, lessee
   end
   lessee.lead, lessee.late, lessee.largest, lessee.lacks = lead, late, largest, lacks
-  if newcomer or lessee.pace ~= pace then lessee.pace, lessee.paced_at = pace, -math.huge end
+  lessee.pace = pace
+  if newcomer or pace == math.huge then lessee.paced_at = -math.huge end
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
   local set = set_apart(lessee)
