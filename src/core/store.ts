@@ -260,6 +260,11 @@ export interface LeaseRequest {
   readonly returned: readonly LeasedSlot[]
 }
 
+/** The report of an instance that has nothing and needs nothing. */
+export const IDLE_REPORT: Omit<LeaseRequest, 'bucket' | 'instance'> = {
+  ...{ demand: [], largest: 0, lead: 0, late: 0, pace: Infinity, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] },
+}
+
 export interface LeaseAnswer {
   /** In the order of their times. They are added to those that it has. */
   readonly slots: readonly LeasedSlot[]

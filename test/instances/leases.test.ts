@@ -229,3 +229,23 @@ t.test('time between claims of one client is for others, a few ms from the store
     )
   }
 })
+
+t.test('many clients whose own buckets are idle do not wait for seconds beside a flood', async t => {
+  const everyone = limits(100, 200, 'everyone')
+  const few = Array.from(
+    { length: 400 },
+    (_, place): Source => ({ instance: 0, keys: [`client ${place}`, 'all'], load: { kind: 'poisson', ms: 20_000 } }),
+  )
+  const flood: Source = { instance: 1, keys: ['all'], stack: [everyone], load: { kind: 'saturated', depth: 60 } }
+  const simulation = await simulate({
+    ...{ stack: [limits(1 / 6, 10, 'client'), everyone], count: 2, sources: [...few, flood] },
+    distance: () => 0.25,
+  })
+  await simulation.run(20_000)
+  const waits = simulation.releases
+    .filter(({ at, source }) => at > 3_000 && source.keys.length === 2)
+    .map(({ at, arrivedAt }) => at - arrivedAt)
+    .sort((one, other) => one - other)
+  const middle = waits[Math.floor(waits.length / 2)]!
+  t.ok(waits.length > 150 && middle < 400, `${waits.length} requests, ${middle} ms in the middle`)
+})

@@ -13,6 +13,7 @@ import {
   type ClaimAnswer,
   FRAME,
   HORIZON,
+  IDLE_REPORT,
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
@@ -89,21 +90,7 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
 }
 
 /** The report of an instance that has nothing and needs nothing. */
-export const IDLE: Omit<LeaseRequest, 'bucket'> = {
-  ...{
-    instance: 0.1,
-    demand: [],
-    largest: 1,
-    lead: 0,
-    late: 0,
-    pace: Infinity,
-    lacks: 0,
-    used: 0,
-    want: 0,
-    ahead: 0,
-    returned: [],
-  },
-}
+export const IDLE: Omit<LeaseRequest, 'bucket'> = { ...IDLE_REPORT, instance: 0.1, largest: 1 }
 
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {

@@ -60,6 +60,41 @@ function setUp(start = 0) {
   return { time, store: createMemoryStore({ clock: time }) }
 }
 
+/** A bucket with 100/s and a gap from 10 to 60 ms, before its last slot. */
+function setUpGap() {
+  const time = createVirtualClock({ start: 0 })
+  const store = createMemoryStore({ clock: time, reach: { horizon: 75, back: 0 } })
+  const [slow, quick] = [client(1_000 / 60, 100, { name: 'slow' }), client(100, 100)]
+  const claim = (stack: BucketRef[], cost = 1): number | undefined => {
+    const answer = store.claim({ stack, cost, since: 0, ahead: FRAME })
+    return answer.granted ? answer.slot.at : undefined
+  }
+  t.same([claim([slow, quick]), claim([slow, quick])], [0, 60])
+  return { store, quick, claim }
+}
+
+t.test('the gap before a slot is used once, and its slots are apart', async t => {
+  const { quick, claim } = setUpGap()
+  t.same(
+    Array.from({ length: 6 }, () => claim([quick])),
+    [10, 20, 30, 40, 50, 70],
+  )
+})
+
+t.test('a cost that is settled closes the gap: no slot is granted twice', async t => {
+  const { store, quick, claim } = setUpGap()
+  store.settle({ stack: [quick], cost: -7 })
+  t.same(
+    Array.from({ length: 8 }, () => claim([quick])),
+    [0, 10, 20, 30, 40, 50, 60, 70],
+  )
+})
+
+t.test('a smaller cost does not overtake a larger one through the gap', async t => {
+  const { quick, claim } = setUpGap()
+  t.same([claim([quick], 6), claim([quick])], [70, 130])
+})
+
 /** As an instance sees it whose calls take 30 ms. */
 const FAR = { horizon: 75, back: longestBackDate(30) }
 

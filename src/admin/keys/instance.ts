@@ -3,7 +3,7 @@ import type { BucketSettings, TierSettings } from '../../config/settings.js'
 import { QueuedBucket } from '../../core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import { StoredBucket } from '../../core/shared/stored-bucket.js'
-import type { LeaseRequest } from '../../core/store.js'
+import { IDLE_REPORT } from '../../core/store.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { limitsOf } from '../../proxy/live-limits.js'
 import type { Instance } from '../counters/fullest.js'
@@ -40,27 +40,15 @@ export async function presentInstance(
   return present
 }
 
-/** It leases nothing, and leaves nothing behind: only its answer tells a level without the room that others have leased. */
-const NOTHING: Omit<LeaseRequest, 'bucket'> = {
-  // Those of instances are not below 0.
-  instance: -1,
-  demand: [],
-  largest: 0,
-  lead: 0,
-  late: 0,
-  pace: Infinity,
-  lacks: 0,
-  used: 0,
-  want: 0,
-  ahead: 0,
-  returned: [],
-}
+/** No instance has this name: those are not below 0. */
+const NOBODY = -1
 
 /** The level of a bucket in its store, in cost units. Undefined: the store does not answer. */
 async function storedLevel({ sharing }: ProxyContext, { ref, shard }: StoredBucket): Promise<number | undefined> {
   if (shard.mode !== 'claimed') return undefined
   try {
-    const answer = await sharing!.store.lease?.({ ...NOTHING, bucket: ref })
+    // It leases nothing, and leaves nothing behind: only its answer tells a level without the room that others have leased.
+    const answer = await sharing!.store.lease?.({ ...IDLE_REPORT, instance: NOBODY, bucket: ref })
     return answer?.level
   } catch {
     return undefined
