@@ -404,6 +404,9 @@ export const HORIZON = { least: 2, most: 500 }
 /** ms. A slot that is later than this is forfeited. */
 export const SLOT_GRACE = 8
 
+/** ms. Where several lease a bucket, and half of a slot is at least this, a slot is used no later than that half: gaps stay even. */
+export const EVEN_GRACE = 2
+
 /** ms. The part of the grace that is reserve for a slow answer of the store. */
 export const SLOT_RESERVE = 4
 

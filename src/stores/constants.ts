@@ -4,10 +4,10 @@
  */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LONGEST_WINDOW } from '../core/bucket/promises.js'
-import { SHORTEST_GRACE } from '../core/bucket/queued-bucket.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
+  EVEN_GRACE,
   FORECAST,
   FRAME,
   HORIZON,
@@ -58,8 +58,8 @@ export const KEPT_SLOT_GAP = 7.5
 export const NEWCOMER_STEP = 4
 
 /**
- * ms. A slot may come so much before the pace of its instance, where half of it is less than `SHORTEST_GRACE`: a quick bucket's slots can be used
- * a little longer (`QUICK_GRACE`). Else it may come by half of a slot too early.
+ * ms. A slot may come so much before the pace of its instance, where half of it is less than `EVEN_GRACE`: a quick bucket's slots can be used
+ * a little longer (`SHORTEST_GRACE`). Else it may come by half of a slot too early.
  */
 export const QUICK_LEEWAY = 4
 
@@ -89,7 +89,7 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LEAST_SLOTS,
   KEPT_SLOT_GAP,
   NEWCOMER_STEP,
-  SHORTEST_GRACE,
+  EVEN_GRACE,
   QUICK_LEEWAY,
   MOST_PROMISES,
   SHORTEST_WINDOW,

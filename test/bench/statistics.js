@@ -62,7 +62,7 @@ export function slope(times) {
 }
 
 /**
- * The largest excess in requests of any window over the bound of docs/semantics.md, r * (W + max(1/r, 2 ms)) + 1. Not above
+ * The largest excess in requests of any window over the bound of docs/semantics.md, r * (W + max(1/r, 5 ms)) + 1. Not above
  * 0: the bound holds.
  *
  * @param {ArrayLike<number>} times in ms @param {number} rate per second
@@ -76,7 +76,7 @@ export function worstExcess(times, rate) {
     least = Math.min(least, ahead)
     most = Math.max(most, ahead - least + 1)
   }
-  return most - Math.max(1, 0.002 * rate) - 1
+  return most - Math.max(1, 0.005 * rate) - 1
 }
 
 /** Numbers in [0, 1), the same ones for the same seed. @param {number} seed @returns {() => number} */

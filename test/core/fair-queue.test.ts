@@ -15,6 +15,8 @@ function lane(name: string, costs: number[], weight = 1): Lane {
     weight,
     deficit: 0,
     round: 0,
+    since: 0,
+    unused: 0,
     list: undefined,
     previous: undefined,
     next: undefined,
@@ -43,7 +45,7 @@ function fairQueueOf(...lanes: Lane[]): FairQueue {
   asked = 0
   const fairQueue = new FairQueue()
   for (const { costs, weight } of lanes) for (const cost of costs) fairQueue.learn(cost, weight)
-  for (const contender of lanes) fairQueue.enter(contender)
+  for (const contender of lanes) fairQueue.enter(contender, 0)
   return fairQueue
 }
 
@@ -78,7 +80,7 @@ t.test('a contender that leaves in the middle of its turn continues it later', a
     next.deficit -= 1
     // Each contender is paced: it leaves after every request and returns before the next.
     fairQueue.leave(next)
-    fairQueue.enter(next)
+    fairQueue.enter(next, 0)
   }
   t.equal(order, 'aaabaaab')
 })
@@ -86,7 +88,7 @@ t.test('a contender that leaves in the middle of its turn continues it later', a
 t.test('entering and leaving twice have no effect', async t => {
   const [a, b] = [lane('a', ones(2)), lane('b', ones(2))]
   const fairQueue = fairQueueOf(a, b)
-  fairQueue.enter(a)
+  fairQueue.enter(a, 0)
   t.equal(fairQueue.size, 2)
   fairQueue.leave(a)
   fairQueue.leave(a)
@@ -136,6 +138,6 @@ t.test('one that replaces another which missed its turn still has it', async t =
   fairQueue.replace(b, group)
   t.equal(serve(fairQueue, 2), 'ca')
   t.equal(fairQueue.advance(), c)
-  fairQueue.enter(group)
+  fairQueue.enter(group, 0)
   t.equal(serve(fairQueue, 3), 'cga')
 })

@@ -94,6 +94,6 @@ t.test('what is armed towards another upstream follows what is sent late', t => 
   t.same([...armed], [20])
   clock.runUntil(11)
   shaper.control.unhold(costly, 'sent')
-  t.same([...armed], [30], 'its lateness is forfeited')
+  t.same([...armed], [21], 'its lateness beyond the grace is forfeited')
   t.end()
 })

@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check'
 import t from 'tap'
-import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
+import { type BucketLimits, graceAt, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import {
   Gate,
@@ -342,7 +342,8 @@ function checkBounds({ sent, buckets }: Played): void {
       let sum = 0
       for (const { request, at } of own.slice(place)) {
         sum += request.arrival.cost
-        const allowed = rate * (at - first.at + Math.max(1 / rate, 2)) + most
+        const { stack } = request.arrival
+        const allowed = rate * (at - first.at + graceAt(bucket.limits, stack.indexOf(bucket), stack.length)) + most
         must(sum <= allowed + EPSILON, () => `${name}: ${sum} from ${first.at} to ${at}`)
       }
     }

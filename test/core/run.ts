@@ -1,5 +1,5 @@
 /** Runs arrivals through the core on the virtual clock and records their outcomes. */
-import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
+import { type BucketLimits, graceAt } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../src/core/queue/lane.js'
@@ -232,7 +232,8 @@ export function mostHeld(
 }
 
 /** The largest excess over the bound of docs/semantics.md in any window between two releases. Not above 0: the bound holds. */
-export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonly Outcome[]): number {
+export function worstExcess(limits: BucketLimits, released: readonly Outcome[], grace = graceAt(limits, 0, 1)): number {
+  const { rate, burst = 0 } = limits
   const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
   const costs = sorted.map(({ arrival }) => arrival.cost ?? 1)
   const most = Math.max(burst, ...costs)
@@ -242,7 +243,7 @@ export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonl
     for (let to = from; to < sorted.length; to += 1) {
       sum += costs[to]!
       const window = sorted[to]!.releasedAt! - sorted[from]!.releasedAt!
-      worst = Math.max(worst, sum - rate * (window + Math.max(1 / rate, 2)) - most)
+      worst = Math.max(worst, sum - rate * (window + grace) - most)
     }
   }
   return worst

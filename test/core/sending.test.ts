@@ -31,12 +31,12 @@ function send(rate: number, count: number, takes: (nth: number) => number): numb
   return sent
 }
 
-/** By how many requests the worst window exceeds rate * (W + max(1 / rate, 2 ms)) + 1. */
+/** By how many requests the worst window exceeds rate * (W + max(1 / rate, 5 ms)) + 1. */
 function worstExcess(sent: readonly number[], rate: number): number {
   let worst = -Infinity
   for (const [from, begin] of sent.entries()) {
     for (let to = from; to < sent.length; to += 1) {
-      const allowed = (rate * (sent[to]! - begin + Math.max(1_000 / rate, 2))) / 1_000 + 1
+      const allowed = (rate * (sent[to]! - begin + Math.max(1_000 / rate, 5))) / 1_000 + 1
       worst = Math.max(worst, to - from + 1 - allowed)
     }
   }

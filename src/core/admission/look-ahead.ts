@@ -20,6 +20,7 @@ import {
   type Source,
   Ticket,
 } from '../queue/lane.js'
+import { passStack } from '../queue/pass-stack.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { addLast, countQueued, openLane, sourcesBelow } from '../queue/tree.js'
 import { DueHeap } from '../structures/due-heap.js'
@@ -207,6 +208,8 @@ export class LookAhead {
     this.#sources.set(source, copy)
     copy.deficit = deficit
     copy.round = round
+    copy.since = source.since
+    copy.unused = source.unused
     copy.weight = weight
     addLast(parent, copy)
     if (copy instanceof Lane) {
@@ -271,8 +274,8 @@ export class LookAhead {
 
   #pass(ticket: Ticket, slot: number): void {
     const { stack } = ticket.lane
-    for (const [place, bucket] of stack.entries()) bucket.pass(costAt(ticket, place), slot, slot)
-    for (const bucket of stack) this.#ready.occupied(bucket)
+    passStack(ticket, slot, slot)
+    for (const bucket of stack) this.#ready.occupied(bucket, slot)
   }
 }
 

@@ -15,13 +15,30 @@
  * (`freeFor`). The core picks the request whose turn it is, and the bucket waits for its cost (`nextCost`): a cheaper one does not
  * overtake it.
  *
- * Slots are absolute. A release belongs to its slot, the moment it became possible, however late the process woke: the
- * next slot is counted from the slot. Only lateness beyond `grace` is forfeited, in whole periods, so that the slot stays
- * on its grid. The bound that users are promised follows. Number the releases of a bucket i..j that happen in a window of
- * W. After that, each is at most `grace` later than its slot and never before it, and slots are in order. What the bucket holds
- * is at least 0 before i and at most m after j. It rises by each cost and falls by at most `rate` in between. So
+ * *Its own schedule.* Each bucket of a stack dates a release by itself, and counts its next slot from that date:
  *
- *     cost(i..j) <= m + rate * (slot(j) - slot(i)) <= m + rate * (W + grace) = rate * (W + max(1 / rate, 2 ms)) + m.
+ *     date = max(possible, now - grace)
+ *
+ * For the last bucket of the stack a release is possible in its slot, the moment at which the whole stack was free. The others may have
+ * been free before: while a request waits for a bucket behind, because other lanes keep that busy, it is late and not idle
+ * (queue/pass-stack.ts). There it is possible as soon as
+ * - it has arrived,
+ * - this bucket and those before it were free for it,
+ * - its own lane's requests no longer kept a bucket behind busy. So a stack that no other lane contends for has one schedule.
+ * A pause, a full gate and a late arrival end in a slot in which no bucket behind became free: then all dates are the slot.
+ *
+ * Lateness is counted once, whatever its reason: the thread woke late, or the bucket behind was busy. `graceAt` says how much counts:
+ * max(1 / rate, 5 ms) for the last bucket, which the upstream sees, and four periods for the others. The rest is forfeited.
+ *
+ * The bound that users are promised follows. Number the releases of a bucket i..j that happen in a window of W. Each is at most `grace`
+ * later than its date and never before it, and no date is before the bucket was free. What the bucket holds is at least 0 before i and at
+ * most m after j. It rises by each cost and falls by at most `rate` in between. So
+ *
+ *     cost(i..j) <= m + rate * (date(j) - date(i)) <= m + rate * (W + grace).
+ *
+ * Neither priorities nor hang-ups nor appointments matter here: they choose who passes, or take out one that has not passed. An armed
+ * release is dated as the core would (release/armed-releases.ts). The predicted wait follows from the same dates
+ * (admission/look-ahead.ts).
  *
  * *Settling.* What a request costs may be known only after it has left. It passes with the cost that was reserved, and `settle`
  * adds the difference to what the bucket holds, or takes it out of that. Between i and j the bucket then rises also by what is
@@ -37,7 +54,7 @@
  * a request counts with what was reserved for it and all that was added and taken out for it. That is never less than what was told last,
  * but for what is forgotten: a rise that was forgotten is not taken out again, and a fall for which nothing was left is not added again.
  *
- * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
+ * A forfeited date only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
  * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
  * too. A request that is sent later than it was released forfeits by the same rule (`delay`) before the next one passes, so
  * the bound is that of what is sent. With a burst nothing counts as drained in the time that is forfeited then, nor while a
@@ -58,7 +75,10 @@ export type { BucketLimits } from './limits.js'
 const ROUNDING = 1e-5
 
 /** ms. A stall this short is made up for at any rate. */
-export const SHORTEST_GRACE = 2
+export const SHORTEST_GRACE = 5
+
+/** Periods. The grace of a bucket that is not the last of its stack. docs/decisions/forfeit.md has the figures. */
+const PERIODS_BEHIND = 4
 
 /**
  * Times are in ms, costs in cost units.
@@ -81,6 +101,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   declare covered: boolean
   /** How many requests have passed and are not over. Meaningless where nobody tells that they are (the library). */
   declare inFlight: number
+  /**
+   * ms. Until then its own last request keeps a bucket behind it busy, less the time by which that was late. To wait for that is not
+   * to be late. Infinity: that is not known.
+   */
+  declare busyBehind: number
   /** Undefined while nobody waits and no block lasts, and mostly else. */
   declare extras: WaitingExtras<Source, Lane> | undefined
 
@@ -93,6 +118,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.source = undefined
     this.covered = false
     this.inFlight = 0
+    this.busyBehind = Infinity
     this.extras = undefined
   }
 
@@ -224,6 +250,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const { maxInFlight: _, ...limits } = this.allowed
     const copy = new QueuedBucket<Source, Lane>(limits)
     copy.set(this.held, this.heldAt)
+    copy.busyBehind = this.busyBehind
     copy.copyWaiting(this)
     return copy
   }
@@ -324,6 +351,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   reset(now: number): void {
     this.held = 0
     this.heldAt = now
+    this.busyBehind = Infinity
     const { extras } = this
     if (extras === undefined) return
     extras.fillBehindQueue = 0
@@ -391,38 +419,34 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 
   /**
-   * Lets a shaped cost pass in its slot.
+   * Lets a shaped cost pass.
    *
-   * @param slot when the release became possible; not before `freeFor` of its cost
-   * @param now when it happens; lateness beyond the grace is forfeited
+   * @param earliest the moment from which the next slot counts, in ms; not before `freeFor` of its cost
+   * @returns that moment, or the one at which something was metered later
    */
-  pass(cost: number, slot: number, now: number): void {
-    const at = onGrid(slot, now, this.limits)
+  pass(cost: number, earliest: number): number {
+    const at = Math.max(earliest, this.heldAt)
     const { extras } = this
     const { burst, rate } = this.allowed
     const left = this.leftAt(at)
     this.held = left < ROUNDING ? cost : left + cost
     this.heldAt = at
-    if (extras === undefined) return
+    if (extras === undefined) return at
     // Without a burst nothing is left of shaped requests at a slot.
     const shaped = burst === undefined ? 0 : Math.max(0, ((extras.pinnedDrainedAt ?? at) - at) * rate)
     const metered = left - shaped
     extras.fillBehindQueue = metered < ROUNDING ? 0 : Math.min(extras.fillBehindQueue, metered)
     extras.pinnedDrainedAt = extras.fillBehindQueue === 0 ? undefined : at + (this.held - extras.fillBehindQueue) / rate
+    return at
   }
 
   /**
-   * The request that passed in a slot was sent later than it passed. False: this changes nothing, as it is within the
-   * grace, or as another has passed since.
+   * The request that passed last was sent only at `sentAt`. False: this changes nothing, as it is within the grace, or as the cost
+   * was another. Times are in ms.
    */
-  delay(cost: number, slot: number, releasedAt: number, sentAt: number): boolean {
-    return this.heldAt === onGrid(slot, releasedAt, this.limits) && this.postpone(cost, sentAt)
-  }
-
-  /** The request that passed last was sent only then. False: this changes nothing. */
-  postpone(cost: number, sentAt: number): boolean {
-    const at = onGrid(this.heldAt, sentAt, this.limits)
+  postpone(cost: number, sentAt: number, grace: number): boolean {
     const isOther = this.limits.burst === undefined ? this.held !== cost : this.held < cost
+    const at = countedFrom(this.heldAt, sentAt, this.limits, grace)
     if (at === this.heldAt || isOther) return false
     this.heldAt = at
     return true
@@ -449,9 +473,14 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return settled - left
   }
 
-  /** Makes the slot of a release free again, if nothing has passed since. */
-  restore(cost: number, slot: number, releasedAt: number): void {
-    if (this.held < cost || this.heldAt !== onGrid(slot, releasedAt, this.limits)) return
+  /** Whether what passed at this moment was the last. */
+  passedLast(at: number): boolean {
+    return this.heldAt === at
+  }
+
+  /** Makes the slot of a release free again, if nothing has passed since. `at` as it passed. */
+  restore(cost: number, at: number): void {
+    if (this.held < cost || this.heldAt !== at) return
     this.held = this.held === cost ? 0 : this.held - cost
     const { extras, heldAt } = this
     const { burst, rate } = this.limits
@@ -464,21 +493,21 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 }
 
-/** Not a method: a private one costs each instance a field. */
-function onGrid(slot: number, now: number, { rate, grace }: BucketLimits): number {
-  if (grace !== undefined) return now - slot > grace ? now : slot
-  if (now - slot <= SHORTEST_GRACE) return slot
-  const period = 1 / rate
-  const forfeited = now - slot - defaultGrace(rate)
-  return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
+/**
+ * When a release counts that was possible earlier, in ms: lateness beyond the grace is lost, or all of it if the limits set a grace.
+ *
+ * @param grace as `graceAt`
+ */
+export function countedFrom(earliest: number, now: number, limits: BucketLimits, grace: number): number {
+  if (now - earliest <= grace) return earliest
+  return limits.grace === undefined ? now - grace : now
 }
 
-/** How late a release may be without losing its lateness, in ms. */
-export function graceOf({ rate, grace = defaultGrace(rate) }: BucketLimits): number {
-  return grace
-}
-
-/** Where the limits set no grace. */
-function defaultGrace(rate: number): number {
-  return Math.max(1 / rate, SHORTEST_GRACE)
+/**
+ * How late a release may be and still count from its slot, in ms.
+ *
+ * @param place of the bucket in a stack of so many
+ */
+export function graceAt({ rate, grace }: BucketLimits, place: number, stacked: number): number {
+  return grace ?? Math.max((place < stacked - 1 ? PERIODS_BEHIND : 1) / rate, SHORTEST_GRACE)
 }

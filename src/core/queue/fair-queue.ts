@@ -9,6 +9,11 @@
  * returns. Otherwise a heavier weight would be worth nothing to it. One that leaves for good takes its deficit with it: idle
  * time is not banked.
  *
+ * A bucket of its own may have let a contender pass late (bucket/queued-bucket.ts). Then it was ready for its next turn before it
+ * returned, and it lines up by that moment. If it has had its turn in this round, that is a turn more: it takes one only of those that
+ * nobody used while the queue was empty, so lanes that keep a bucket busy all the time share it evenly. At 90 % use a client gets
+ * 99.4 % of its own rate so, and 98.9 % without (docs/decisions/forfeit.md).
+ *
  * The quantum follows the costs that wait: the smallest of them, but at least an eighth of the largest. So turns are short,
  * and a release costs O(1) amortised: eight rounds pay for a request of everyone.
  */
@@ -17,6 +22,12 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 
 const ROUNDS_PER_REQUEST = 8
+
+/** So many turns that nobody used are kept for a contender. */
+const MOST_UNUSED = 16
+
+/** A contender that was ready before goes before so many others at the most. */
+const MOST_OVERTAKEN = 64
 
 /** A cost or weight seen this many requests ago hardly counts any more. */
 const COST_MEMORY = 256
@@ -27,6 +38,10 @@ export interface Contender extends Linked<Contender> {
   deficit: number
   /** The round in which it had its last turn. 0: none. */
   round: number
+  /** When it was ready to take part, in ms. */
+  since: number
+  /** How much of the cost that nobody used it may not use: it came later, or has used it. */
+  unused: number
   /**
    * Goes on to its next request and returns the cost. Without a change in between it is the same one. Only called while it
    * has one.
@@ -68,6 +83,8 @@ export class FairQueue {
   #leastLately = Infinity
   #learned = 0
   #noticed = 0
+  /** Cost that could have left while the queue was empty. */
+  #unused = 0
 
   get size(): number {
     return this.#contenders.size
@@ -89,6 +106,8 @@ export class FairQueue {
       contender.deficit += this.#grant(contender)
       this.leave(contender)
       contender.round = this.#round
+      // Behind all that are here.
+      contender.since = this.#contenders.last?.since ?? contender.since
       this.#pushLater(contender)
     }
   }
@@ -103,9 +122,14 @@ export class FairQueue {
     this.#later ??= contender
   }
 
-  /** Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that does already. */
-  enter(contender: Contender): void {
+  /**
+   * Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that does already.
+   *
+   * @param since when it was ready, in ms. One that was ready before others came goes before them
+   */
+  enter(contender: Contender, since: number): void {
     if (contender.list !== undefined) return
+    contender.since = since
     this.#notice(contender.weight)
     const grant = this.#grant(contender)
     // The weight of a group may have shrunk since it was granted.
@@ -114,12 +138,44 @@ export class FairQueue {
       this.#contenders.unshift(contender)
     } else {
       contender.deficit += grant
-      // One that missed its turn because its own bucket had to drain still has it. A newcomer waits for the next round.
-      const missed = contender.round > 0 && contender.round < this.#round
-      if (!missed) this.#pushLater(contender)
-      else if (this.#later === undefined) this.#contenders.push(contender)
-      else this.#contenders.insert(contender, this.#later)
+      this.#lineUp(contender)
     }
+  }
+
+  /** The queue was empty while this cost could have left. */
+  idled(cost: number): void {
+    this.#unused += cost
+  }
+
+  /** A turn of this round that it missed because its own bucket had to drain is still its own. A newcomer waits for the next round. */
+  #lineUp(contender: Contender): void {
+    const isNew = contender.round === 0
+    const before = isNew ? undefined : this.#firstSince(contender.since)
+    contender.unused = isNew ? this.#unused : Math.max(contender.unused, this.#unused - MOST_UNUSED * this.#largest)
+    if (!isNew && contender.round < this.#round) {
+      const isBefore = before !== undefined && before.since < (this.#later?.since ?? Infinity)
+      this.#insert(contender, isBefore ? before : this.#later)
+    } else if (before !== undefined && this.#unused - contender.unused >= this.#largest) {
+      contender.unused += this.#largest
+      if (before === this.#later) this.#later = contender
+      this.#insert(contender, before)
+    } else this.#pushLater(contender)
+  }
+
+  #insert(contender: Contender, before: Contender | undefined): void {
+    if (before === undefined) this.#contenders.push(contender)
+    else this.#contenders.insert(contender, before)
+  }
+
+  /** The first of the last contenders that were not ready before. Undefined: there is none. */
+  #firstSince(since: number): Contender | undefined {
+    let found: Contender | undefined
+    let at = this.#contenders.last
+    for (let steps = 0; at !== undefined && at.since > since && steps < MOST_OVERTAKEN; steps += 1) {
+      found = at
+      at = at.previous
+    }
+    return found
   }
 
   /** Takes a contender out. No effect on one that is not in. */
@@ -130,6 +186,8 @@ export class FairQueue {
 
   /** Puts a contender that is not in yet where another one is or would be. */
   replace(contender: Contender, by: Contender): void {
+    by.since = contender.since
+    by.unused = contender.unused
     by.deficit = contender.deficit
     by.round = contender.round
     if (contender.list === undefined) return
@@ -147,6 +205,7 @@ export class FairQueue {
     this.#leastLately = other.#leastLately
     this.#learned = other.#learned
     this.#noticed = other.#noticed
+    this.#unused = other.#unused
     let isLater = false
     for (const contender of other.#contenders) {
       isLater ||= contender === other.#later

@@ -185,6 +185,8 @@ export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket>, Deman
   place = -1
   /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
+  /** As `passStack` answers. */
+  dates: readonly number[] | undefined = undefined
   /** When it left the lane by itself, released or expired, in ms. */
   leftAt: number | undefined = undefined
   /** It belongs to a dry run. */
@@ -238,6 +240,8 @@ export class Lane extends LinkedList<Ticket> implements Contender {
   next: Contender | undefined = undefined
   deficit = 0
   round = 0
+  since = 0
+  unused = 0
   /** Its neighbours below the parent. */
   before: Source | undefined = undefined
   after: Source | undefined = undefined
@@ -308,6 +312,8 @@ export class ShareNode implements Contender {
   next: Contender | undefined = undefined
   deficit = 0
   round = 0
+  since = 0
+  unused = 0
   before: Source | undefined = undefined
   after: Source | undefined = undefined
   /** All that meet here, in the queue or not: the lanes without a bucket first, then the sources of other buckets. */

@@ -119,12 +119,16 @@ export class ReadyLanes {
     }
   }
 
-  /** A request has passed a bucket. Its sources leave the queues until it is free. */
-  occupied(bucket: SharedBucket): void {
+  /**
+   * A request has passed a bucket. Its sources leave the queues until it is free.
+   *
+   * @param slot in ms. The bucket may have been free for the next one before, as it was late
+   */
+  occupied(bucket: SharedBucket, slot = -Infinity): void {
     if (bucket.source === undefined) return
     // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
     this.#deactivateAll(bucket)
-    this.plan(bucket)
+    this.plan(bucket, Math.max(bucket.freeAt, slot))
   }
 
   /** Puts the moment at which a bucket becomes free into the heap. One that is shut is planned again when it is not. */
@@ -261,6 +265,7 @@ export class ReadyLanes {
 
   /** Lets a lane or node that can use a slot into the queues, as far up as buckets are free. */
   #activate(source: Source, now: number): void {
+    let since = now
     for (let at = source; at.list === undefined; ) {
       const { parent, bucket } = at
       if (bucket !== undefined && !isFree(bucket, now) && !this.#picksAgain(bucket, at, now)) {
@@ -273,7 +278,12 @@ export class ReadyLanes {
         this.#pushReady(at as ShareNode)
         return
       }
-      parent.fairQueue.enter(at)
+      since = readySince(at, since, now)
+      const behind = parent.bucket
+      if (behind !== undefined && parent.fairQueue.size === 0) {
+        parent.fairQueue.idled(Math.max(0, now - behind.freeAt) * behind.limits.rate)
+      }
+      parent.fairQueue.enter(at, since)
       at = parent
     }
   }
@@ -305,6 +315,13 @@ export class ReadyLanes {
       if (at.parent.fairQueue.size > 0) return
     }
   }
+}
+
+/** Since when a source could use a slot, in ms. What its own bucket has let pass late is ready before (queued-bucket.ts). */
+function readySince(source: Source, since: number, now: number): number {
+  const { bucket } = source
+  if (bucket === undefined) return now
+  return Math.min(now, Math.max(bucket.freeAt, source instanceof Lane ? source.first!.arrivedAt : since))
 }
 
 /** Undefined: the bound on what is in flight has no room for the cost of a request. */

@@ -117,7 +117,7 @@ function takePlace(node: ShareNode, lane: Lane): void {
   lane.round = 0
   addFirst(node, lane)
   for (const { cost } of lane.tickets) node.fairQueue.learn(cost, lane.weight)
-  if (lane.awaited) node.fairQueue.enter(lane)
+  if (lane.awaited) node.fairQueue.enter(lane, node.since)
 }
 
 function attach(source: Source): void {

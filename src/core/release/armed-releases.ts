@@ -26,8 +26,9 @@
  */
 
 import { slackOf } from '../bucket/limits.js'
-import { graceOf } from '../bucket/queued-bucket.js'
+import { graceAt } from '../bucket/queued-bucket.js'
 import { type Arrival, costAt, type Gate, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
+import { isLate } from '../queue/pass-stack.js'
 import { laneAlone, type ReadyLanes, soleLaneOf } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
 import type { DueHeap } from '../structures/due-heap.js'
@@ -173,8 +174,10 @@ export class ArmedReleases {
     let last = lane.lastArmed
     let ticket = last === undefined ? lane.first : last.next
     let slot = last === undefined ? freeAt(lane) : slotAfter(last, ticket)
+    const most = mostArmed(lane, slot)
     for (let count = countArmed(lane); ticket !== undefined && isSoon(slot, now, count); count += 1) {
-      if (slot < now + TOO_SOON || slot > this.#deadlines.dueOf(ticket) || !arm(ticket, slot, last)) break
+      if (slot < now + TOO_SOON || slot > this.#deadlines.dueOf(ticket)) break
+      if (count >= most || !arm(ticket, slot, last)) break
       last = ticket
       ticket = ticket.next
       slot = slotAfter(last, ticket)
@@ -191,6 +194,11 @@ export class ArmedReleases {
     if (last !== undefined) this.#lanes.add(lane)
     else if (this.#lanes.delete(lane)) this.#readyLanes.uncover(lane)
   }
+}
+
+/** Where the first request is late in a bucket, the slot of the next is not known before it has left. `slot` is that of the next to be armed. */
+function mostArmed({ first, stack }: Lane, slot: number): number {
+  return stack.length > 1 && isLate(first!, first!.armed?.slot ?? slot) ? 1 : Infinity
 }
 
 /** Whether a release in this slot is to be armed now, behind `count` others of its lane. */
@@ -265,7 +273,9 @@ function drainedAfter(place: number, last: Ticket): number {
 /** The shortest grace of a lane's buckets, in ms. */
 function grace({ stack }: Lane): number {
   let shortest = Infinity
-  for (const { limits } of stack) shortest = Math.min(shortest, graceOf(limits))
+  for (const [place, { limits }] of stack.entries()) {
+    shortest = Math.min(shortest, graceAt(limits, place, stack.length))
+  }
   return shortest
 }
 

@@ -134,15 +134,13 @@ export class Control {
    * @param passedAt when it passed, in ms
    */
   sent(gate: Gate, demand: Demand, passedAt = Infinity): void {
-    const { stack } = demand
     const now = this.#engine.settle()
     let sentAt = now
     if (passedAt < Infinity) {
       sentAt -= this.#writing.usual
       this.#writing.record(now - passedAt)
     }
-    for (const [place, bucket] of stack.entries())
-      this.#engine.postpone(bucket, costAt(demand, place), passedAt, sentAt)
+    this.#engine.postpone(demand, passedAt, sentAt)
     gate.closed = false
     this.#engine.open(gate, [], now)
     this.#engine.notify()
@@ -166,8 +164,7 @@ export class Control {
     const { stack } = request
     // What is armed towards other gates has slots of before.
     const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    if (fate === 'sent')
-      for (const [place, bucket] of stack.entries()) this.#engine.postpone(bucket, costAt(request, place), now, now)
+    if (fate === 'sent') this.#engine.postpone(request, now, now)
     this.#engine.unhold(request)
     this.#engine.wake()
   }

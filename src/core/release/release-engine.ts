@@ -16,7 +16,7 @@
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { type LookAhead, lookAhead, type Newcomer } from '../admission/look-ahead.js'
-import type { BucketLimits } from '../bucket/queued-bucket.js'
+import { type BucketLimits, graceAt } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
 import {
@@ -31,6 +31,7 @@ import {
   Ticket,
   type Waiter,
 } from '../queue/lane.js'
+import { passedAt, passStack } from '../queue/pass-stack.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { countQueued, openLane } from '../queue/tree.js'
 import { WaitingClients } from '../queue/waiting-clients.js'
@@ -200,7 +201,7 @@ export class Engine {
       }
       const leftAt = this.#armed?.take(ticket) ?? now
       this.withdraw(ticket)
-      this.#pass(ticket, slot, leftAt)
+      ticket.dates = this.#pass(ticket, slot, leftAt)
       ticket.lane.route.gate.enter(ticket.cost)
       this.#release(ticket, slot, leftAt)
     }
@@ -401,16 +402,20 @@ export class Engine {
   /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */
   returnSlot(ticket: Ticket, slot: number): void {
     this.#claims?.giveBack(ticket)
-    this.restore(ticket, slot, ticket.leftAt!)
+    for (const [place, bucket] of ticket.stack.entries()) {
+      this.#restore(bucket, costAt(ticket, place), passedAt(ticket, slot, place))
+    }
     ticket.slot = undefined
   }
 
-  /** Makes the slot of what has passed free again, in buckets of which it was the last. Times are in ms. */
-  restore(demand: Demand, slot: number, leftAt: number): void {
-    for (const [place, bucket] of demand.stack.entries()) {
-      bucket.restore(costAt(demand, place), slot, leftAt)
-      this.#readyLanes.plan(bucket)
-    }
+  /** Makes free again what has just passed at once, in buckets of which it was the last. */
+  restore(demand: Demand): void {
+    for (const [place, bucket] of demand.stack.entries()) this.#restore(bucket, costAt(demand, place), this.passedAt)
+  }
+
+  #restore(bucket: SharedBucket, cost: number, at: number): void {
+    bucket.restore(cost, at)
+    this.#readyLanes.plan(bucket)
   }
 
   /** A ticket that left will not be sent: a store no longer counts it. */
@@ -475,14 +480,18 @@ export class Engine {
     this.#readyLanes.plan(bucket)
   }
 
-  /** The request that passed a bucket last at `passedAt` was sent later. Times are in ms. */
-  postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): void {
-    // A store knows the slot only: the next one is not asked for before this instance has kept its distance.
-    const postponed =
-      this.#claims !== undefined && this.#isClaimed(bucket)
-        ? this.#claims.postpone(bucket, cost, passedAt, sentAt)
-        : bucket.postpone(cost, sentAt)
-    if (postponed) this.#readyLanes.occupied(bucket)
+  /** The request that passed its buckets last at `passedAt` was sent later. Times are in ms. */
+  postpone(demand: Demand, passedAt: number, sentAt: number): void {
+    const { stack } = demand
+    for (const [place, bucket] of stack.entries()) {
+      const cost = costAt(demand, place)
+      // A store knows the slot only: the next one is not asked for before this instance has kept its distance.
+      const postponed =
+        this.#claims !== undefined && this.#isClaimed(bucket)
+          ? this.#claims.postpone(bucket, cost, passedAt, sentAt)
+          : bucket.postpone(cost, sentAt, graceAt(bucket.limits, place, stack.length))
+      if (postponed) this.#readyLanes.occupied(bucket)
+    }
   }
 
   /**
@@ -557,15 +566,13 @@ export class Engine {
     }
   }
 
-  #pass(demand: Demand, slot: number, now: number): void {
+  #pass(demand: Demand & { readonly arrivedAt?: number }, slot: number, now: number): readonly number[] | undefined {
     const { stack } = demand
-    for (let place = 0; place < stack.length; place += 1) {
-      const bucket = stack[place]!
-      bucket.pass(costAt(demand, place), slot, now)
-      bucket.enter()
-    }
+    const dates = passStack(demand, slot, now)
+    for (const bucket of stack) bucket.enter()
     if (this.#claims !== undefined) passedAlone(demand, slot)
-    for (const bucket of stack) this.#readyLanes.occupied(bucket)
+    for (const bucket of stack) this.#readyLanes.occupied(bucket, slot)
+    return dates
   }
 
   #release(ticket: Ticket, slot: number, now: number): void {
@@ -608,8 +615,12 @@ export class Engine {
     const { usual } = this.#sending
     this.#sending.record(sentAt - ticket.leftAt!)
     for (const [place, bucket] of ticket.stack.entries()) {
-      const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
-      if (bucket.delay(costAt(ticket, place), slot, ticket.leftAt!, countedAt)) this.#readyLanes.plan(bucket)
+      const { limits } = bucket
+      const countedAt = limits.grace === undefined ? sentAt : sentAt - usual
+      // Another may have passed since.
+      if (!bucket.passedLast(passedAt(ticket, slot, place))) continue
+      const grace = graceAt(limits, place, ticket.stack.length)
+      if (bucket.postpone(costAt(ticket, place), countedAt, grace)) this.#readyLanes.plan(bucket)
     }
     ticket.leftAt = sentAt
   }

@@ -36,7 +36,7 @@ export class SetAside {
     if (passed === undefined) {
       // With a store it has passed by a lease.
       if (ticket instanceof StoredTicket) ticket.counted = engine.releaseModeOf(arrival.stack) === 'claimed'
-      engine.restore(arrival, engine.passedAt, engine.passedAt)
+      engine.restore(arrival)
     } else {
       if (ticket instanceof StoredTicket) keepCounted(passed, ticket)
       engine.returnSlot(passed, passed.slot!)

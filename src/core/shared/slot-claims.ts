@@ -38,6 +38,7 @@ import { isFree, SAME_TIME } from '../queue/ready-lanes.js'
 import {
   type BucketRef,
   type ClaimAnswer,
+  EVEN_GRACE,
   FRAME,
   type GiveBackRequest,
   SLOT_GRACE,
@@ -56,13 +57,6 @@ const RETRY = 0.25
 
 /** ms. A bucket is free when this instance has used its slots, or this much later: moments of a store are mapped anew each time. */
 const SAME_GRANT = 0.5
-
-/**
- * ms. Where several lease the last bucket, and half of a slot is less than `SHORTEST_GRACE`, a slot can be used so late. Gaps are not even
- * there on a machine that wakes late. The bound has room for `SLOT_GRACE`, and moments are mapped a little late. One instance has the
- * grace that a process has.
- */
-const QUICK_GRACE = 6
 
 /** After so many in a row a bucket is leased. */
 const FEW_REFUSALS = 3
@@ -767,8 +761,8 @@ function lateIn(stack: readonly StoredBucket[], bucket: StoredBucket): number {
 
 /** How late a leased slot of the last bucket can be used, in ms. The bound has room for a period, and the store's moments are not mapped exactly. */
 function graceOf({ half, isSole }: BucketLease, { limits }: SharedBucket): number {
-  const even = Math.min(half, 1 / limits.rate - SHORTEST_GRACE)
-  return even >= SHORTEST_GRACE ? even : isSole ? SHORTEST_GRACE : QUICK_GRACE
+  const even = Math.min(half, 1 / limits.rate - EVEN_GRACE)
+  return even < EVEN_GRACE || isSole ? Math.max(even, SHORTEST_GRACE) : even
 }
 
 /** Until when all leased slots can be used, in ms. */

@@ -199,9 +199,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return mode === 'none' || (mode === 'direct' && this.claims > 0) || super.shut
   }
 
-  override pass(cost: number, slot: number, now: number): void {
-    this.#wasIdle = slot > this.drainedAt + SAME_TIME
-    super.pass(cost, slot, now)
+  override pass(cost: number, earliest: number): number {
+    this.#wasIdle = earliest > this.drainedAt + SAME_TIME
+    return super.pass(cost, earliest)
   }
 
   /** This instance is alone from now on. The first release is in its turn, and so are those that follow without a gap. */

@@ -5,9 +5,9 @@
  */
 import { slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
-import { SHORTEST_GRACE } from '../../core/bucket/queued-bucket.js'
 import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
 import {
+  EVEN_GRACE,
   FORECAST,
   FRAME,
   LATENESS_STEP,
@@ -464,7 +464,7 @@ function allocate(state: LeasedState, leases: BucketLeases, { bucket, newcomer }
   const largest = largestOf(leases)
   const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
   const half = largest / rate / 2
-  const leeway = half >= SHORTEST_GRACE ? half : QUICK_LEEWAY
+  const leeway = half >= EVEN_GRACE ? half : QUICK_LEEWAY
   const isIdle = divide(leases, rate * FRAME)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
   const late = lead + Math.min(SLOT_RESERVE, most / rate / 2)

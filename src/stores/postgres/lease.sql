@@ -369,7 +369,7 @@ BEGIN
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   apart := @KEPT_SLOT_GAP@ * most / rate;
   leeway := top / rate / 2;
-  IF leeway < @SHORTEST_GRACE@ THEN leeway := @QUICK_LEEWAY@; END IF;
+  IF leeway < @EVEN_GRACE@ THEN leeway := @QUICK_LEEWAY@; END IF;
   slack := greatest(0, burst - top) / rate;
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   finish := now + lead + @FRAME@ + CASE WHEN living = 1 THEN lead ELSE 0 END;

@@ -13,7 +13,7 @@ local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LATENESS_STEP = @LATENESS_STEP@
 local FULL_FRAME, SPARE_ROOTS, LEAST_SLOTS = @FULL_FRAME@, @SPARE_ROOTS@, @LEAST_SLOTS@
 local KEPT_SLOT_GAP, NEWCOMER_STEP = @KEPT_SLOT_GAP@, @NEWCOMER_STEP@
-local SHORTEST_GRACE, QUICK_LEEWAY = @SHORTEST_GRACE@, @QUICK_LEEWAY@
+local EVEN_GRACE, QUICK_LEEWAY = @EVEN_GRACE@, @QUICK_LEEWAY@
 
 local function zeros(number)
   local list = {}
@@ -463,7 +463,7 @@ local function allocate(key, opened, burst, min_share, newcomer)
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
   local apart = KEPT_SLOT_GAP * most / rate
   local half = largest / rate / 2
-  leeway = half >= SHORTEST_GRACE and half or QUICK_LEEWAY
+  leeway = half >= EVEN_GRACE and half or QUICK_LEEWAY
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
 
