@@ -1,6 +1,7 @@
 /** What the tests of the proxy stand on: a proxy in this process, scripted upstreams, clients that speak bytes. */
+import dns, { type LookupOptions } from 'node:dns'
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { type AddressInfo, createServer, type Socket, connect as tcpConnect } from 'node:net'
+import { type AddressInfo, createServer, isIP, type Socket, connect as tcpConnect } from 'node:net'
 import { connect as tlsConnect } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import { parseConfig } from '../../src/config/load.js'
@@ -13,6 +14,27 @@ import { createTimerClock } from '../../src/pacing/timer.js'
 import type { ResolveName } from '../../src/proxy/egress/egress.js'
 import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
+
+/** All names resolve to this machine. Returns those that were asked for. */
+export function resolving(t: Teardown): string[] {
+  const names: string[] = []
+  const { lookup } = dns
+  const answer = { address: '127.0.0.1', family: 4 }
+  dns.lookup = ((
+    name: string,
+    options: LookupOptions,
+    done: (error: Error | null, ...found: unknown[]) => void,
+  ): void => {
+    // A server that listens asks for its address, too.
+    if (isIP(name) !== 0) return lookup(name, options, done)
+    names.push(name)
+    process.nextTick(() => (options.all ? done(null, [answer]) : done(null, answer.address, answer.family)))
+  }) as typeof lookup
+  t.teardown(() => {
+    dns.lookup = lookup
+  })
+  return names
+}
 
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 30_000

@@ -13,6 +13,7 @@ import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { FollowerQueue } from '../coalescing/coalesced-request.js'
 import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
+import { ConnectionPool } from '../http1/connection-pool.js'
 import type { GivenUp, RejectionCause, RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import type { RenderedPage } from '../waiting/waiting-page.js'
@@ -521,7 +522,7 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
 
   #keepReady(): void {
     if (!this.#visitor.pooled) return
-    const { pool } = currentUpstream(this.#route, this.#context.routes)
-    pool.keepReady(this.#route.upstream.queued)
+    const { pool, breaker } = currentUpstream(this.#route, this.#context.routes)
+    if (pool instanceof ConnectionPool && !breaker?.isOpen) pool.keepReady(this.#route.upstream.queued)
   }
 }
