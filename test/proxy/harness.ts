@@ -167,6 +167,8 @@ export interface Rig {
   readonly rehearsed: string[]
   /** `route detail` of what failed or has to be sent again, and of tunnels that were closed, in order. */
   readonly failures: string[]
+  /** What the system said of each failure that has an outcome, in order. */
+  readonly causes: string[]
   /** Why requests were given up, in order. */
   readonly givenUp: GivenUp[]
   /** `reason bucket` of what was rejected, in order. */
@@ -218,6 +220,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const released: Rig['released'] = []
   const rehearsed: string[] = []
   const failures: string[] = []
+  const causes: string[] = []
   const givenUp: GivenUp[] = []
   const rejections: string[] = []
   const settled: string[] = []
@@ -227,6 +230,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     finished({ route, wait, givenUp: reason, rejection, failure, onTrial, coalesced }, outcome, status) {
       if (outcome === 'failed' && failure !== undefined && !failure.isEarlier)
         push(failures, `${route} ${failure.detail}`)
+      if (failure?.cause !== undefined) causes.push(failure.cause.message)
       waits.push(wait)
       if (reason !== undefined) givenUp.push(reason)
       if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
@@ -272,6 +276,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     released,
     rehearsed,
     failures,
+    causes,
     givenUp,
     rejections,
     settled,
