@@ -40,7 +40,8 @@ export function causeOf(error: Error): Error {
   let message: string
   if (error instanceof AggregateError) message = error.errors.map(each => (each as Error).message).join(', ')
   else if (!UNTRUSTED.test(code) || code === 'CERT_HAS_EXPIRED') return error
-  else if (code === OTHER_NAME) message = `${error.message}; if it is the right server, set a name of its certificate as tls.servername`
+  else if (code === OTHER_NAME)
+    message = `${error.message}; if it is the right server, set a name of its certificate as tls.servername`
   else message = `${error.message}; if it is the right server, name a file with its authority in tls.ca`
   return Object.assign(new Error(message), code !== '' && { code })
 }
