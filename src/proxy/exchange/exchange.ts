@@ -473,8 +473,10 @@ export class Exchange
 
   heard(status: number): void {
     const now = this.context.clock.now()
-    if (this.#visit !== undefined && !this.#isDeserted)
-      this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
+    const { prospects } = this
+    const isCounted = this.#visit !== undefined && prospects !== undefined && !this.#isDeserted
+    if (isCounted && prospects.answered(this.#visit!.waited(now), now - this.#sentAt, now))
+      this.context.shaper.control.deadlinesMoved(this.matched!.lane.gate)
     this.#report?.answered(status)
   }
 
