@@ -35,8 +35,9 @@ export class Deadlines<E extends Watched = Watched> {
     this.#disarm ??= this.#clock.at(entry.dueAt, this.#run)
   }
 
-  unwatch(entry: E): void {
-    this.#watched.remove(entry)
+  /** False: it was not watched. */
+  unwatch(entry: E): boolean {
+    return this.#watched.remove(entry)
   }
 
   /** The number of deadlines that run. */

@@ -11,11 +11,17 @@ import {
   OK,
   type Rig,
   rawUpstream,
+  resolving,
   startRig,
   turns,
 } from './harness.js'
 
 const SHAPED = { buckets: { all: { key: 'all', rate: '5/s', capacity: 20 } }, routes: [{ name: 'all' }] }
+
+const ONE_HUNDRED_A_SECOND = {
+  buckets: { all: { key: 'all', rate: '100/s', capacity: 1_000 } },
+  routes: [{ name: 'all' }],
+}
 
 interface Teardown {
   teardown(run: () => unknown): void
@@ -100,6 +106,57 @@ t.test('an upstream that stays away: 503 after hold with Retry-After of the next
   t.same(upstream.requests, ['GET /probe HTTP/1.1'])
   await pass(rig, 200)
   t.equal((await askOnce(t, rig, get('/next'))).status, 200, 'it has closed the breaker')
+})
+
+for (const [name, upstream] of [
+  ['HTTP/1.1', {}],
+  ['HTTP/2', { http2: true }],
+  ['no keep-alive', { keepAlive: false }],
+] as const) {
+  t.test(`a dead port hears of five attempts and the probes, whatever waits or arrives: ${name}`, async t => {
+    const names = resolving(t)
+    const url = `http://upstream.test:${await freePort()}`
+    const config = { upstream: { url, ...upstream }, ...ONE_HUNDRED_A_SECOND }
+    const rig = await startRig(t, config, { virtualClock: true })
+    const clients = await Promise.all(Array.from({ length: 100 }, () => connect(t, rig)))
+    for (const client of clients) client.send(get())
+    await rig.until(({ queued }) => queued.length >= 99)
+    await pass(rig, 500, 10)
+    t.equal(names.length, 5, 'the breaker is open')
+    for (let count = 0; count < 100; count += 1) {
+      const client = await connect(t, rig)
+      client.send(get())
+      await pass(rig, 50)
+    }
+    t.same(new Set(rig.outcomes), new Set(['all failed 503']))
+    // After 1 and 3 s. The next is after 7 s.
+    t.equal(names.length, 7)
+  })
+}
+
+t.test('an upstream that has served and is gone, or takes connections to reset them, hears no more', async t => {
+  const served = await rawUpstream(t, answering(OK))
+  const names = resolving(t)
+  const config = { upstream: `http://upstream.test:${served.port}`, trustProxy: ['loopback'], ...ONE_HUNDRED_A_SECOND }
+  const rig = await startRig(t, config, { virtualClock: true })
+  const askAll = async (): Promise<void> => {
+    const clients = await Promise.all(Array.from({ length: 20 }, () => connect(t, rig)))
+    for (const [index, client] of clients.entries()) client.send(get('/', `X-Forwarded-For: 10.0.0.${index}`))
+    await pass(rig, 500, 10)
+  }
+  await askAll()
+  t.equal((await rig.finished(20)).at(-1), 'all forwarded 200')
+  await served.close()
+  await turns()
+  names.length = 0
+  await askAll()
+  t.equal(names.length, 5, 'the breaker is open')
+  const resetting = createServer(socket => socket.on('error', () => undefined).resetAndDestroy())
+  await new Promise<void>(resolve => resetting.listen(served.port, '127.0.0.1', resolve))
+  t.teardown(() => resetting.close())
+  await askAll()
+  await pass(rig, 3_000)
+  t.equal(names.length, 7, 'one for each probe')
 })
 
 t.test('failures of one client do not open it, those of two do', async t => {

@@ -1,4 +1,4 @@
-import dns, { type LookupOptions } from 'node:dns'
+import dns from 'node:dns'
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import t from 'tap'
@@ -8,7 +8,19 @@ import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
 import type { ResponseHandler } from '../../src/proxy/http1/upstream-connection.js'
 import { freePort } from '../servers/free-port.js'
-import { askOnce, connect, eventually, get, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
+import {
+  askOnce,
+  connect,
+  eventually,
+  get,
+  httpUpstream,
+  OK,
+  post,
+  rawUpstream,
+  resolving,
+  startRig,
+  turns,
+} from './harness.js'
 
 type Teardown = { teardown(run: () => unknown): unknown }
 
@@ -45,21 +57,6 @@ async function listener(t: Teardown) {
       await turns()
     },
   }
-}
-
-/** All names resolve to this machine. Returns those that were asked for. */
-function resolving(t: Teardown): string[] {
-  const names: string[] = []
-  const { lookup } = dns
-  const answer = { address: '127.0.0.1', family: 4 }
-  dns.lookup = ((name: string, { all }: LookupOptions, done: (error: null, ...found: unknown[]) => void): void => {
-    names.push(name)
-    process.nextTick(() => (all ? done(null, [answer]) : done(null, answer.address, answer.family)))
-  }) as typeof lookup
-  t.teardown(() => {
-    dns.lookup = lookup
-  })
-  return names
 }
 
 const POOL = { host: '127.0.0.1', most: Infinity, keepAlive: 4_000, maxAge: 300_000 }
@@ -108,6 +105,9 @@ t.test('connections are ready before they are needed', async t => {
   const clock = createVirtualClock()
   const { port, sockets, settled, until } = await listener(t)
   const pool = poolTo(t, port, { clock })
+  pool.keepReady(9)
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 1, 'none before the upstream has taken one')
   for (let count = 0; count < 10; count += 1) pool.keepReady(9)
   await until(4)
   await turns()
@@ -122,30 +122,56 @@ t.test('connections are ready before they are needed', async t => {
   t.equal(await settled(0), 0, 'for four seconds')
 })
 
-t.test('after a connection was opened in vain none is opened ahead for ten seconds, unless one is missed', async t => {
+t.test('after a connection was opened in vain none is opened ahead before another was of use', async t => {
   const clock = createVirtualClock()
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port, { clock })
-  pool.keepReady(1)
-  await until(1)
-  await turns()
-  clock.runUntil(1_000)
-  pool.keepReady(1)
-  clock.runUntil(10_999)
-  pool.keepReady(1)
-  await turns()
-  t.equal(sockets.length, 1, 'none in ten seconds')
-  clock.runUntil(11_001)
-  pool.keepReady(1)
+  t.equal(await send(pool), 200)
+  pool.keepReady(2)
   await until(2)
   await turns()
-  clock.runUntil(12_001)
-  const first = send(pool)
+  clock.runUntil(1_000)
+  // Also the one that had answered has closed.
+  clock.runUntil(60_000)
+  pool.keepReady(9)
+  await turns()
+  t.equal(sockets.length, 2, 'none, however long it is ago')
+  pool.send(REQUEST, IGNORING)
+  pool.keepReady(9)
+  await until(3)
+  t.equal(sockets.length, 3, 'one for the request that waits')
+  t.equal(await send(pool), 200)
   pool.keepReady(2)
+  await until(4)
+})
+
+t.test('an upstream that answers slowly and keeps its connections gets some ahead', async t => {
+  const clock = createVirtualClock()
+  const upstream = await rawUpstream(t)
+  const pool = poolTo(t, upstream.port, { clock })
+  pool.send(REQUEST, IGNORING)
+  await upstream.until(({ requests }) => requests === 1)
   pool.keepReady(2)
-  t.equal(await first, 200)
+  clock.runUntil(100)
+  pool.keepReady(2)
+  await upstream.connection(2)
+  t.equal(upstream.connections.length, 3)
+})
+
+t.test('an upstream that closes what it has: nothing is opened ahead', async t => {
+  const { port, sockets, until } = await listener(t)
+  const pool = poolTo(t, port)
+  t.equal(await send(pool), 200)
+  const closed = once(sockets[0]!, 'close')
+  sockets[0]!.end()
+  await closed
+  await turns(5)
+  pool.keepReady(9)
+  t.equal(await send(pool), 200)
+  await turns()
+  t.equal(sockets.length, 2)
+  pool.keepReady(9)
   await until(5)
-  t.equal(sockets.length, 5, 'a request had none, so others may have none')
 })
 
 t.test('an idle connection is kept for keepAlive', async t => {
@@ -202,6 +228,7 @@ t.test('keepAlive false: each connection serves one request, which says so, and 
 t.test('the next request gets the connection that is being opened', async t => {
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port, { most: 2 })
+  t.equal(await send(pool), 200)
   for (let count = 0; count < 3; count += 1) pool.keepReady(9)
   t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
   await until(2)
@@ -211,7 +238,7 @@ t.test('the next request gets the connection that is being opened', async t => {
 t.test('a connection that the other end closes is not used', async t => {
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port)
-  pool.keepReady(1)
+  t.equal(await send(pool), 200)
   await until(1)
   const closed = once(sockets[0]!, 'close')
   sockets[0]!.destroy()
@@ -260,16 +287,18 @@ t.test('a connection that is not established in time', async t => {
 
 t.test('a request does not wait for one connection after another that is not established', async t => {
   const clock = createVirtualClock()
-  const { lookup } = dns
-  t.teardown(() => Object.assign(dns, { lookup }))
-  // No address is ever found.
+  resolving(t)
+  const upstream = await rawUpstream(t)
+  const pool = poolTo(t, upstream.port, { host: 'nowhere.test', clock })
+  pool.send(REQUEST, IGNORING)
+  await upstream.until(({ requests }) => requests === 1)
+  // No address is found any more.
   Object.assign(dns, { lookup: () => undefined })
-  const pool = poolTo(t, 9, { host: 'nowhere.test', clock })
   const failedAt: number[] = []
-  for (let at = 0; at < 4_000; at += 100) {
+  for (let at = 100; at < 4_000; at += 100) {
     clock.runUntil(at)
     const sentAt = at
-    // Some are always opened ahead.
+    // Some are opened ahead at first.
     pool.keepReady(9)
     void send(pool).catch(() => failedAt.push(clock.now() - sentAt))
     await turns(1)

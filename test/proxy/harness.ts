@@ -1,6 +1,7 @@
 /** What the tests of the proxy stand on: a proxy in this process, scripted upstreams, clients that speak bytes. */
+import dns, { type LookupOptions } from 'node:dns'
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { type AddressInfo, createServer, type Socket, connect as tcpConnect } from 'node:net'
+import { type AddressInfo, createServer, isIP, type Socket, connect as tcpConnect } from 'node:net'
 import { connect as tlsConnect } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import { parseConfig } from '../../src/config/load.js'
@@ -13,6 +14,27 @@ import { createTimerClock } from '../../src/pacing/timer.js'
 import type { ResolveName } from '../../src/proxy/egress/egress.js'
 import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
+
+/** All names resolve to this machine. Returns those that were asked for. */
+export function resolving(t: Teardown): string[] {
+  const names: string[] = []
+  const { lookup } = dns
+  const answer = { address: '127.0.0.1', family: 4 }
+  dns.lookup = ((
+    name: string,
+    options: LookupOptions,
+    done: (error: Error | null, ...found: unknown[]) => void,
+  ): void => {
+    // A server that listens asks for its address, too.
+    if (isIP(name) !== 0) return lookup(name, options, done)
+    names.push(name)
+    process.nextTick(() => (options.all ? done(null, [answer]) : done(null, answer.address, answer.family)))
+  }) as typeof lookup
+  t.teardown(() => {
+    dns.lookup = lookup
+  })
+  return names
+}
 
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 30_000
@@ -145,6 +167,8 @@ export interface Rig {
   readonly rehearsed: string[]
   /** `route detail` of what failed or has to be sent again, and of tunnels that were closed, in order. */
   readonly failures: string[]
+  /** What the system said of each failure that has an outcome, in order. */
+  readonly causes: string[]
   /** Why requests were given up, in order. */
   readonly givenUp: GivenUp[]
   /** `reason bucket` of what was rejected, in order. */
@@ -196,6 +220,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const released: Rig['released'] = []
   const rehearsed: string[] = []
   const failures: string[] = []
+  const causes: string[] = []
   const givenUp: GivenUp[] = []
   const rejections: string[] = []
   const settled: string[] = []
@@ -205,6 +230,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     finished({ route, wait, givenUp: reason, rejection, failure, onTrial, coalesced }, outcome, status) {
       if (outcome === 'failed' && failure !== undefined && !failure.isEarlier)
         push(failures, `${route} ${failure.detail}`)
+      if (failure?.cause !== undefined) causes.push(failure.cause.message)
       waits.push(wait)
       if (reason !== undefined) givenUp.push(reason)
       if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
@@ -250,6 +276,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     released,
     rehearsed,
     failures,
+    causes,
     givenUp,
     rejections,
     settled,

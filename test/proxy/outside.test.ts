@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { createServer as createPlainServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { createServer } from 'node:https'
 import { type AddressInfo, connect as connectTo, createServer as createRelay, type Socket } from 'node:net'
-import type { TLSSocket } from 'node:tls'
+import { createServer as createTlsServer, type TLSSocket } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { type Certificate, makeCertificate } from '../servers/certificate.js'
@@ -64,6 +64,52 @@ t.test('an authority that is not trusted: 502, and the request is not sent', asy
   t.equal((await askOnce(t, rig, get())).status, 502)
   t.equal(seen.length, 0)
 })
+
+for (const [name, tls, remedy] of [
+  ['of an unknown authority', {}, /self-signed certificate.* tls\.ca/],
+  ['for another name', { ca: CA, servername: 'wrong.test' }, /wrong\.test.* tls\.servername/],
+] as const) {
+  t.test(`a certificate ${name}: 502 at once that says so, whatever the mode and the protocol`, async t => {
+    let connections = 0
+    const ALPNProtocols = ['h2', 'http/1.1']
+    const server = createTlsServer({
+      cert: readFileSync(CA),
+      key: readFileSync(file('upgrade-key.pem')),
+      ALPNProtocols,
+    })
+    server.on('connection', () => {
+      connections += 1
+    })
+    await once(server.listen(0), 'listening')
+    t.teardown(() => server.close())
+    const url = `https://localhost:${(server.address() as AddressInfo).port}`
+    for (const [http2, mode, ...headers] of [
+      [false, 'shape'],
+      [false, 'meter'],
+      [false, 'off'],
+      [true, 'shape'],
+      [false, 'shape', ...WEBSOCKET],
+    ] as const) {
+      connections = 0
+      const what = `${http2 ? 'HTTP/2' : 'HTTP/1.1'} ${mode} ${headers[1] ?? ''}`
+      const rig = await startRig(t, {
+        upstream: { url, http2, tls },
+        buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+        routes: [{ name: 'all', mode, ...(mode !== 'off' && { buckets: ['all'] }) }],
+      })
+      for (let count = 0; count < 7; count += 1) {
+        const asked = askOnce(t, rig, get('/', ...headers))
+        if (mode === 'shape' && count > 0) await rig.until(({ queued }) => queued.length === count)
+        rig.pacer.runUntil(rig.pacer.now() + 1)
+        const answer = await asked
+        t.equal(answer.status, 502, `${what}: the breaker stays closed`)
+        t.match(answer.json().detail, /certificate/)
+      }
+      t.equal(connections, 7, `${what}: none is tried again`)
+      for (const cause of rig.causes) t.match(cause, remedy)
+    }
+  })
+}
 
 for (const host of ['127.0.0.1', '::1']) {
   t.test(`an address of either kind: ${host}`, async t => {

@@ -106,7 +106,7 @@ t.test('a release that is a little late is not given up, though its client was t
   )
 })
 
-t.test('at its release a request whose answer would come too late is answered 503, and its slot is used', async t => {
+t.test('a request whose answer would come too late is answered 503 by then, and its slot is used', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, {
     upstream: { url: upstream.url, maxInFlight: 1 },
@@ -121,21 +121,76 @@ t.test('at its release a request whose answer would come too late is answered 50
   second.send(get('/2'))
   await rig.until(({ queued }) => queued.length === 1)
   await pass(rig, 2_500, 500)
+  const given = await second.answer()
+  t.same(rig.waits, [2_000])
+  t.equal(given.status, 503)
+  t.ok(Number(given.header('retry-after')) >= 1)
+  t.match(given.json().detail, /the answer would come after clients have stopped waiting/)
   const third = await connect(t, rig)
   third.send(get('/3'))
   await rig.until(({ queued }) => queued.length === 2)
   incoming.socket.write(OK)
   t.equal((await first.answer()).status, 200)
-  const given = await second.answer()
-  t.equal(given.status, 503)
-  t.ok(Number(given.header('retry-after')) >= 1)
-  t.match(given.json().detail, /the answer would come after clients have stopped waiting/)
   await incoming.until(/\/3 /)
   incoming.socket.write(OK)
   t.equal((await third.answer()).status, 200)
-  t.same(rig.outcomes, ['all forwarded 200', 'all expired 503', 'all forwarded 200'])
+  t.same(rig.outcomes, ['all expired 503', 'all forwarded 200', 'all forwarded 200'])
   t.notMatch(upstream.text, /\/2 /)
 })
+
+for (const [source, header, route] of [
+  ['grpc-timeout', 'grpc-timeout: 2S', {}],
+  ['X-Envoy-Expected-Rq-Timeout-Ms', 'X-Envoy-Expected-Rq-Timeout-Ms: 2000', {}],
+  ['Prefer: wait', 'Prefer: wait=2', {}],
+  ['patience of the route', 'X-Other: 1', { patience: '2s' }],
+  ['maxWait of the route', 'X-Other: 1', { maxWait: '2s', patience: 'none' }],
+] as const) {
+  t.test(`${source}: 503 by then while the upstream is full, or pauses`, async t => {
+    const upstream = await rawUpstream(t)
+    const rig = await startRig(t, {
+      upstream: { url: upstream.url, maxInFlight: 2, pauseOn: { status: [429], max: '60s' } },
+      trustProxy: ['loopback'],
+      buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+      routes: [{ name: 'all', ...route }],
+    })
+    const ask = async (from: number, ...headers: string[]) => {
+      const client = await connect(t, rig)
+      client.send(get('/', `X-Forwarded-For: 10.0.0.${from}`, ...headers))
+      return client
+    }
+    // Answers after 300 ms, but for maxWait, which is of the wait alone.
+    for (let round = 0; round < 10; round += 1) {
+      const clients = [await ask(2 * round), await ask(2 * round + 1)]
+      await rig.until(({ queued }) => queued.length === round + 1)
+      await pass(rig, rig.pacer.now() + 1, 1)
+      await upstream.until(({ requests }) => requests === 2 * round + 2)
+      await pass(rig, rig.pacer.now() + 300, 300)
+      for (const { socket } of upstream.connections) socket.write(OK)
+      for (const client of clients) await client.answer()
+    }
+    const longest = 'maxWait' in route ? 2_000 : 1_700
+    for (const from of [31, 32]) void (await ask(from, 'grpc-timeout: 60S'))
+    await rig.until(({ queued }) => queued.length === 11)
+    await pass(rig, rig.pacer.now() + 1, 1)
+    await upstream.until(({ requests }) => requests === 22)
+    rig.waits.length = 0
+    const { length } = rig.queued
+    const full = await ask(33, header)
+    await rig.until(({ queued }) => queued.length > length)
+    await pass(rig, rig.pacer.now() + 2_000, 100)
+    t.equal((await full.answer()).status, 503)
+    t.ok(Math.abs(rig.waits[0]! - longest) < 2, `full: ${rig.waits[0]} ms`)
+    const paused = await ask(34, header)
+    await rig.until(({ queued }) => queued.length > length + 1)
+    upstream.connections[0]!.socket.write('HTTP/1.1 429 No\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n')
+    await rig.finished(22)
+    await pass(rig, rig.pacer.now() + 900, 100)
+    upstream.connections[1]!.socket.write('HTTP/1.1 429 No\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n')
+    t.equal((await paused.answer()).status, 503)
+    t.match(rig.outcomes.slice(-3).sort(), ['all expired 503', 'all forwarded 429', 'all forwarded 429'])
+    t.ok(rig.waits.every(wait => wait < 2_002))
+  })
+}
 
 t.test('explain on arrival: what was predicted, how long the client waits, and that this decided', async t => {
   const { rig } = await queue(t, { waiting: 2, route: { patience: '2s', explain: true } })
@@ -154,7 +209,7 @@ t.test('explain on arrival: what was predicted, how long the client waits, and t
   )
 })
 
-t.test('explain at the release: the wait so far is longer than what was predicted', async t => {
+t.test('explain of one that is given up while it waits: it has waited longer than was predicted', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, {
     upstream: { url: upstream.url, maxInFlight: 1 },
@@ -172,7 +227,7 @@ t.test('explain at the release: the wait so far is longer than what was predicte
   incoming.socket.write(OK)
   t.equal(
     (await second.answer()).header('Shaper-Explain'),
-    '"all";position=0;wait=2500.0;cost=1;predicted=1000.0;patience=2000.0;source=known;given-up=release',
+    '"all";position=0;wait=2000.0;cost=1;predicted=1000.0;patience=2000.0;source=known;given-up=release',
   )
   t.match(rig.givenUp, [{ at: 'release', patience: 2_000, source: 'known' }])
 })

@@ -339,8 +339,11 @@ t.test('requests that are put back count each other: one that would be late gets
   })
   const answers = Array.from({ length: 6 }, (_, place) => askOnce(t, rig, get(`/${place}`)))
   await rig.until(({ queued }) => queued.length === 5)
-  rig.pacer.runUntil(1_000)
-  await upstream.until(() => held.length === 6)
+  // Each opens a connection: nothing has been answered.
+  for (let count = 1; count <= 5; count += 1) {
+    rig.pacer.runUntil(200 * count)
+    await upstream.until(() => held.length === 1 + count)
+  }
   for (const refuse of held) {
     refuse()
     await turns(5)

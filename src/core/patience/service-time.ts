@@ -40,6 +40,8 @@ export class ServiceTime {
   #size = 0
   /** ms. From then on one may look. */
   #lookAt = 0
+  /** What `hasGrown` has seen last. */
+  #seen = 0
 
   /** An answer took so long, in ms, from the release to its head. */
   add(client: string, ms: number, now: number): void {
@@ -96,6 +98,13 @@ export class ServiceTime {
   /** In ms, as it counts for most clients. Undefined: not known yet. */
   get usual(): number | undefined {
     return this.#size >= LEAST ? this.#ofAll() : undefined
+  }
+
+  /** Whether it is longer for most clients than at the last call. */
+  hasGrown(): boolean {
+    const before = this.#seen
+    this.#seen = this.usual ?? 0
+    return this.#seen > before
   }
 
   #ofAll(): number {

@@ -87,9 +87,11 @@ export interface Waiter {
   readonly maxWaitFrom?: number | undefined
   /** ms. A request like it is not admitted to a longer predicted wait. Absent: to any. */
   readonly longestWait?: number
+  /** ms of the clock. Its client has no use for a later release. It may move. Absent: there is none. */
+  readonly deadline?: number
   /** Send it now. `slot` is the moment it became possible, `now` is at or after it. */
   release(slot: number, now: number): void
-  /** It has waited for its `maxWait`. */
+  /** It has waited for its `maxWait`, or until its deadline. */
   expire(now: number): void
   /** It makes room for a lower number or for a lane with less than its share, or for a client with fewer requests. */
   reject(rejection: Rejection): void
@@ -176,13 +178,15 @@ export interface Arrival extends Demand {
   readonly appointment?: { readonly claim: number | undefined } | undefined
 }
 
-/** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
+/** One queued request: the link in its lane and, if it may expire, its place among the deadlines. */
 export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket>, Demand {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
   /** Its place among the deadlines. */
   place = -1
+  /** When its `maxWait` is over, in ms. */
+  due = Infinity
   /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
   /** As `passStack` answers. */

@@ -169,6 +169,14 @@ export class Control {
     this.#engine.wake()
   }
 
+  /** Deadlines of requests that wait at a gate may be earlier than they were. */
+  deadlinesMoved(gate: Gate): void {
+    this.#engine.settle()
+    for (const { claiming, tickets } of lanesOf(gate))
+      for (const ticket of [...(claiming ?? []), ...tickets]) this.#engine.setDeadline(ticket, ticket.due)
+    this.#engine.wake()
+  }
+
   /**
    * Limits have changed: a request that can no longer leave within its `maxWait` expires at once.
    *
@@ -202,12 +210,12 @@ export class Control {
     return [...(claiming ?? []), ...tickets].map(ticket => {
       const { arrivedAt, waiter } = ticket
       const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
-      const due = Math.min(since + maxWaitOf(route, waiter, stack), this.#engine.deadlineOf(ticket))
+      const due = Math.min(since + maxWaitOf(route, waiter, stack), ticket.due)
       const times = stack.map((bucket, place) => {
         const from = Math.max(start, now + timeUntilDrained(bucket, now))
         return from + timeToPass(bucket.limits, ahead[place]! - slackOf(bucket.limits, costAt(ticket, place)), from)
       })
-      const tooLate = Math.max(start, ...times) > due + SAME_TIME
+      const tooLate = Math.max(start, ...times) > Math.min(due, waiter.deadline ?? Infinity) + SAME_TIME
       if (!tooLate) for (const place of ahead.keys()) ahead[place]! += costAt(ticket, place)
       return { ticket, due, tooLate }
     })
@@ -229,7 +237,7 @@ interface Start {
 
 interface Plan {
   readonly ticket: Ticket
-  /** When it gives up from now on, in ms. */
+  /** When its `maxWait` is over from now on, in ms. */
   readonly due: number
   /** It cannot leave by then. */
   readonly tooLate: boolean

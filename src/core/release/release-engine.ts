@@ -355,15 +355,13 @@ export class Engine {
     return this.#claims?.patience(stack) ?? 0
   }
 
-  /** Changes when a waiter gives up, in ms. Infinity: never. */
+  /** Sets when the `maxWait` of a ticket is over, in ms, and looks at its deadline anew. Infinity: it has none. */
   setDeadline(ticket: Ticket, due: number): void {
+    ticket.due = due
+    const { deadline = Infinity } = ticket.waiter
+    const first = Math.min(due, deadline)
     this.#deadlines.remove(ticket)
-    if (due < Infinity) this.#deadlines.add(ticket, due)
-  }
-
-  /** When a waiter gives up, in ms. Infinity: never. */
-  deadlineOf(ticket: Ticket): number {
-    return this.#deadlines.dueOf(ticket)
+    if (first < Infinity) this.#deadlines.add(ticket, first)
   }
 
   /** Takes a waiter out of its lane without calling it. False: it has left already. */
@@ -562,7 +560,9 @@ export class Engine {
       ticket !== undefined && this.#deadlines.nextDue <= due;
       ticket = this.#deadlines.next
     ) {
-      this.expire(ticket, now)
+      // A deadline that is later by now.
+      this.setDeadline(ticket, ticket.due)
+      if (this.#deadlines.dueOf(ticket) <= now + SAME_TIME) this.expire(ticket, now)
     }
   }
 

@@ -34,6 +34,7 @@ import type { BodyMeasure } from '../routing/bucket-costs.js'
 import { explainHeader } from '../routing/explain-header.js'
 import type { Route } from '../routing/route.js'
 import { requestEnded } from '../upstream/upstream.js'
+import { isMisconfigured } from '../upstream/upstream-error.js'
 import { UpstreamReport } from '../upstream/upstream-report.js'
 import { type Rehearsal, rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
@@ -472,8 +473,10 @@ export class Exchange
 
   heard(status: number): void {
     const now = this.context.clock.now()
-    if (this.#visit !== undefined && !this.#isDeserted)
-      this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
+    const { prospects } = this
+    const isCounted = this.#visit !== undefined && prospects !== undefined && !this.#isDeserted
+    if (isCounted && prospects.answered(this.#visit!.waited(now), now - this.#sentAt, now))
+      this.context.shaper.control.deadlinesMoved(this.matched!.lane.gate)
     this.#report?.answered(status)
   }
 
@@ -574,8 +577,7 @@ export class Exchange
   /** There was no answer. */
   #notForwarded(end: Failure): void {
     if (!this.#isDeserted && (this.#awaitConnection(end) || this.#sendAgain(end))) return
-    const isFault = end.status !== 403 && end.status !== 408
-    if (isFault) this.#report!.failed(end)
+    if (end.status !== 408 && !isMisconfigured(end)) this.#report!.failed(end)
     else this.#report!.dropped()
     if (this.#isDeserted) return this.#endDeserted()
     this.#body.drop()
@@ -609,7 +611,7 @@ export class Exchange
    */
   #awaitConnection(end: Failure): boolean {
     const { breaker, clock } = this.matched!.upstream
-    if (!end.unconnected || end.status === 403 || breaker === undefined || this.#visit === undefined) return false
+    if (!end.unconnected || isMisconfigured(end) || breaker === undefined || this.#visit === undefined) return false
     if (this.matched!.settings.mode !== 'shape') return false
     this.failure = end
     this.#report!.failed(end)

@@ -50,6 +50,11 @@ export class Prospects {
     return longest === Infinity ? longest : longest - this.serviceTime
   }
 
+  /** ms. Its client has said that it has no use for an answer to a later release. Infinity: it has not. */
+  get knownWait(): number {
+    return this.#deadline === undefined || this.#isSentToLook ? Infinity : this.#deadline - this.serviceTime
+  }
+
   /** @param waited ms */
   isLost(waited: number, now: number): boolean {
     if (this.#isSentToLook || this.#trial === 'proven') return false
@@ -96,12 +101,15 @@ export class Prospects {
    * The head of its answer has come.
    *
    * @param service ms since its release
+   * @returns whether answers take longer now, so that requests like it are lost earlier
    */
-  answered(waited: number, service: number, now: number): void {
+  answered(waited: number, service: number, now: number): boolean {
     const { patience, service: times } = this.#route.waits
     if (this.#isSentToLook && service <= (this.#deadline ?? patience.longest(this.#client, now))) times.forget()
     times.add(this.#client, service, now)
-    if (this.#deadline === undefined) patience.answered(this.#client, waited, now, this.#weight)
+    if (this.#deadline !== undefined) return times.hasGrown()
+    patience.answered(this.#client, waited, now, this.#weight)
+    return false
   }
 
   /** It has got the answer to another request. That tells nothing of how long answers take. */

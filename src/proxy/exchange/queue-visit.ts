@@ -9,11 +9,13 @@ import { type Comeback, comebackOf } from '../../core/admission/comeback.js'
 import { decide, placeless, shutOut } from '../../core/admission/decide.js'
 import type { Cancel } from '../../core/clock.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { FollowerQueue } from '../coalescing/coalesced-request.js'
 import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
-import type { GivenUp, RejectionCause, RequestRecord } from '../observe/observer.js'
+import { ConnectionPool } from '../http1/connection-pool.js'
+import type { GivenUp, Outlook, RejectionCause, RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import type { RenderedPage } from '../waiting/waiting-page.js'
 import { admit, type Candidate } from './admit.js'
@@ -96,6 +98,11 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
   /** ms. The longest predicted wait to which it is admitted. */
   get longestWait(): number {
     return Math.max(0, Math.min(this.maxWait - (this.maxWaitFrom ?? 0), this.arrival.patience ?? Infinity))
+  }
+
+  /** ms of the clock. A release after it is too late for its client, as far as that is known. */
+  get deadline(): number {
+    return this.#arrivedAt + (this.maxWaitFrom ?? 0) + (this.#visitor.prospects?.knownWait ?? Infinity)
   }
 
   /** @param maxWait ms */
@@ -321,16 +328,23 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
     this.#unqueue(now)
     this.#route.lane.gate.unprobe()
     this.#leaveQuietly()
-    this.givenUp = { at: 'release', ...outlook }
-    this.#visitor.turnedAway('expired', unwanted(prospects.retryAfter(this.arrival, now)))
+    this.#leaveUnwanted(outlook, now)
     shaper.giveBack(this.#ticket!)
     return true
+  }
+
+  /** It is not sent, because the answer would come too late for its client. */
+  #leaveUnwanted(outlook: Outlook, now: number): void {
+    this.givenUp = { at: 'release', ...outlook }
+    this.#visitor.turnedAway('expired', unwanted(this.#visitor.prospects!.retryAfter(this.arrival, now)))
   }
 
   expire(now: number): void {
     this.#state = 'over'
     this.#unqueue(now)
     const pause = this.#route.lane.gate.pausedFor(now)
+    if (this.deadline <= now + SAME_TIME)
+      return this.#leaveUnwanted(this.#visitor.prospects!.outlook(this.waited(now), now), now)
     this.#visitor.turnedAway('expired', pause > 0 ? pausedTooLong(pause) : tooLate(this.#waited))
   }
 
@@ -521,7 +535,7 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
 
   #keepReady(): void {
     if (!this.#visitor.pooled) return
-    const { pool } = currentUpstream(this.#route, this.#context.routes)
-    pool.keepReady(this.#route.upstream.queued)
+    const { pool, breaker } = currentUpstream(this.#route, this.#context.routes)
+    if (pool instanceof ConnectionPool && !breaker?.isOpen) pool.keepReady(this.#route.upstream.queued)
   }
 }

@@ -17,8 +17,8 @@ const MOST_READY = 256
 /** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
 export const UNUSED = 1_000
 
-/** ms. No connection is opened ahead for this time after one was not used, unless one is missed. */
-export const REST = 10_000
+/** ms. An upstream that keeps a new connection open for so long takes connections. So does one that answers. */
+const SETTLED = 100
 
 /** ms. An idle connection is not reused if the upstream announced to close it within this time. */
 const KEEP_ALIVE_MARGIN = 1_000
@@ -81,8 +81,8 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   readonly #waiting = new LinkedList<Waiting>()
   #closed = false
   #keepsNone = false
-  /** ms of the clock. */
-  #restUntil = -Infinity
+  /** ms of the clock. From then on connections are opened ahead. Infinity: the last one failed or was not used, or none was opened. */
+  #aheadFrom = Infinity
   /** How many spare connections are kept ready, at most. */
   #ahead = READY
   /** A connection has opened since that number grew last. */
@@ -163,12 +163,12 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   }
 
   /**
-   * Opens connections in advance if few are ready for the next releases.
+   * Opens connections in advance if few are ready for the next releases, and the upstream takes connections.
    *
    * @param queued requests that wait for their release
    */
   keepReady(queued: number): void {
-    if (this.#closed || this.single || this.#clock.now() < this.#restUntil) return
+    if (this.#closed || this.single || this.#clock.now() < this.#aheadFrom) return
     let ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
     for (const enough = Math.min(this.#ahead, queued); ready < enough && this.#budget.hasRoom; ready += 1) this.#open()
   }
@@ -202,19 +202,22 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
     this.#opening.unwatch(connection)
     if (!connection.served) this.#mayGrow = true
     const now = this.#clock.now()
+    this.#aheadFrom = connection.served ? now : Math.min(this.#aheadFrom, now + SETTLED)
     if (connection.served && now >= connection.oldAt) connection.close()
     else if (!this.#serveWaiting(connection)) this.#keep(connection, now)
     onFree?.()
   }
 
   closed(connection: UpstreamConnection, error: Error | undefined): void {
-    for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
+    // Here an idle one is taken out of its list first.
+    const leftByUpstream = this.#idle.unwatch(connection)
+    for (const each of [this.#opening, this.#spare]) each.unwatch(connection)
     this.#all.delete(connection)
-    if (!this.#closed && connection.opened && !connection.served) {
-      this.#restUntil = this.#clock.now() + REST
+    if (error !== undefined || !connection.served || leftByUpstream) {
+      this.#aheadFrom = Infinity
       this.#ahead = READY
     }
-    if (!this.#closed && error !== undefined && this.#isForFirst()) this.#failFirst(error)
+    if (!this.#closed && !connection.opened && error !== undefined && this.#isForFirst()) this.#failFirst(error)
     this.#budget.closed()
     connection.onFree?.()
   }
@@ -276,7 +279,6 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
 
   /** A request finds no connection ready. If others are being opened already, that takes too long for so few. */
   #miss(): void {
-    this.#restUntil = -Infinity
     if (this.#opening.size < this.#ahead || !this.#mayGrow) return
     this.#mayGrow = false
     this.#ahead = Math.min(MOST_READY, 2 * this.#ahead)

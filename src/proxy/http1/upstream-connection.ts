@@ -68,9 +68,9 @@ export interface WriteGuard {
 export interface ConnectionOwner {
   /** Each connection takes one request only. The request says `Connection: close`. */
   readonly single: boolean
-  /** It is open and has no request. */
+  /** It is open and has no request, or no more. */
   ready(connection: UpstreamConnection): void
-  /** It has ended. `error`: why it could not be opened. Undefined: it was open, or closed on purpose. */
+  /** It has ended. `error`: why. Undefined: it was closed on purpose, or was idle. */
   closed(connection: UpstreamConnection, error: Error | undefined): void
 }
 
@@ -224,8 +224,8 @@ export class UpstreamConnection implements ResponseSink, SendingConnection, Watc
     // The last piece may have been more than the client took.
     if (this.#socket.isPaused()) this.#socket.resume()
     // Before the handler, which may let the next request go: it shall find this connection.
-    if (reusable) this.#owner.ready(this)
-    else this.close()
+    if (!reusable) this.oldAt = -Infinity
+    this.#owner.ready(this)
     handler.responseEnded(trailers)
   }
 
@@ -281,7 +281,7 @@ export class UpstreamConnection implements ResponseSink, SendingConnection, Watc
   #tellClosed(): void {
     if (this.#closed) return
     this.#closed = true
-    this.#owner.closed(this, this.opened ? undefined : this.#error)
+    this.#owner.closed(this, this.#error)
   }
 }
 

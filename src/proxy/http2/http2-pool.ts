@@ -4,7 +4,7 @@ import type { Clock } from '../../core/clock.js'
 import { type Linked, LinkedList } from '../../core/structures/linked-list.js'
 import { Deadlines, type Watched } from '../deadlines.js'
 import type { BudgetUser, ConnectionBudget } from '../http1/connection-budget.js'
-import { type PoolOptions, REST, UNUSED } from '../http1/connection-pool.js'
+import { type PoolOptions, UNUSED } from '../http1/connection-pool.js'
 import type { Opener } from '../http1/open-connection.js'
 import type { ResponseHandler, UpstreamRequest } from '../http1/upstream-connection.js'
 import { DeadSessionWatch, isDead, LOOK } from './dead-session.js'
@@ -101,15 +101,13 @@ export class Http2Pool implements BudgetUser {
   readonly #opening: Deadlines<Session>
   /** Those without streams. */
   readonly #idle: Deadlines<Session>
-  /** Those that have been opened ahead. */
+  /** Those that have had no stream yet. */
   readonly #spare: Deadlines<Session>
   readonly #looks: Deadlines<DeadSessionWatch>
   readonly #waiting = new LinkedList<Waiting>()
   #streams = 0
   #closed = false
   #keepsNone = false
-  /** ms of the clock. None is opened ahead until then. */
-  #restUntil = -Infinity
 
   /** @param url of the upstream */
   constructor(url: string, options: PoolOptions) {
@@ -145,18 +143,12 @@ export class Http2Pool implements BudgetUser {
       this.#start(session, waiting)
       return undefined
     }
-    this.#restUntil = -Infinity
     this.#waiting.push(waiting)
     if (this.#closed) process.nextTick(() => this.#failWaiting(new Error('the upstream is no longer used')))
     else this.useRoom()
     return () => {
       if (this.#waiting.remove(waiting)) onFree?.()
     }
-  }
-
-  keepReady(queued: number): void {
-    const isWanted = queued > 0 && this.#sessions.size === 0 && this.#options.keepAlive > 0 && !this.#keepsNone
-    if (isWanted && !this.#closed && this.#clock.now() >= this.#restUntil) this.#open()
   }
 
   keepNone(): void {
@@ -272,7 +264,6 @@ export class Http2Pool implements BudgetUser {
     this.#sessions.delete(session)
     for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(session)
     if (this.#closed) return
-    if (session.opened && !session.served) this.#restUntil = this.#clock.now() + REST
     const isLast = this.#opening.size === 0 && this.#find() === undefined
     if (!session.opened && isLast) this.#failWaiting(session.error ?? new Error('the upstream closed the connection'))
     else this.useRoom()

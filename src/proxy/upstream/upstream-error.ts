@@ -17,17 +17,33 @@ const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
   ETIMEDOUT: [504, 'the connection to the upstream was not established in time'],
 }
 
+/** Codes of OpenSSL and Node for a certificate that is not trusted or not valid. Alerts of the other side are ERR_SSL. */
+const UNTRUSTED = /^(?!ERR_SSL).*(?:CERT|CRL|ISSUER|LEAF|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH|HOSTNAME)/
+const OTHER_NAME = 'ERR_TLS_CERT_ALTNAME_INVALID'
+
+const codeOf = (error: Error): string => (error as NodeJS.ErrnoException).code ?? ''
+
+/** Whether the configuration is at fault: another try would not help, and the failure says nothing of the upstream's health. */
+export function isMisconfigured({ status, cause }: { readonly status: number; readonly cause?: Error }): boolean {
+  return status === 403 || (cause !== undefined && UNTRUSTED.test(codeOf(cause)))
+}
+
 /** Whether the connection ended. The cause may be the close of an idle connection. */
 export function isDisconnect(error: Error): boolean {
-  const { code } = error as NodeJS.ErrnoException
+  const code = codeOf(error)
   return code === 'ECONNRESET' || code === 'EPIPE'
 }
 
-/** What the system said: of a name with several addresses about each of them. */
+/** What the system said: of a name with several addresses about each of them, and of a certificate with the remedy. */
 export function causeOf(error: Error): Error {
-  if (!(error instanceof AggregateError)) return error
-  const { code } = error as NodeJS.ErrnoException
-  return Object.assign(new Error(error.errors.map(each => (each as Error).message).join(', ')), code && { code })
+  const code = codeOf(error)
+  let message: string
+  if (error instanceof AggregateError) message = error.errors.map(each => (each as Error).message).join(', ')
+  else if (!UNTRUSTED.test(code) || code === 'CERT_HAS_EXPIRED') return error
+  else if (code === OTHER_NAME)
+    message = `${error.message}; if it is the right server, set a name of its certificate as tls.servername`
+  else message = `${error.message}; if it is the right server, name a file with its authority in tls.ca`
+  return Object.assign(new Error(message), code !== '' && { code })
 }
 
 /** A failure as one text, for operators. */
@@ -39,8 +55,10 @@ export function failureText({ detail, cause }: RequestFailure): string {
 export function describeError(error: Error): readonly [403 | 502 | 504, string] {
   const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
   if (cause instanceof ProtocolError) return [502, `the upstream sent ${cause.message}`]
-  const { code = '' } = cause as NodeJS.ErrnoException
+  const code = codeOf(cause)
   if (REASONS[code] !== undefined) return REASONS[code]
+  if (code === OTHER_NAME) return [502, "the upstream's certificate is for another name"]
+  if (UNTRUSTED.test(code)) return [502, "the upstream's certificate is not trusted"]
   if (isDisconnect(cause)) return [502, 'the upstream closed the connection before it answered']
   return [502, 'the upstream could not be used']
 }
