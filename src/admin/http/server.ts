@@ -14,10 +14,10 @@ import { PLAIN, sendJson, sendProblem, sendText } from './answers.js'
 import { EventStreams } from './event-stream.js'
 import { KEY_METHODS, listedElsewhere, serveKey, serveSearch } from './key-requests.js'
 
-/** Whether the program accepts requests, and whether its store answers. */
 export interface Readiness {
   readonly draining: boolean
-  readonly storeReady: boolean
+  /** False: its store does not answer, and without it newcomers are rejected. */
+  readonly admits: boolean
 }
 
 /** The data of the admin server: of this process, or of all workers together. */
@@ -188,9 +188,9 @@ function only(
   sendProblem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
 }
 
-/** Ready means that the program serves, and that its store answers. */
-function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
+/** Ready means that newcomers would be served. */
+function ready(res: ServerResponse, { draining, admits }: Readiness): void {
   if (draining) sendText(res, 503, 'shutting down\n')
-  else if (!storeReady) sendText(res, 503, 'the store does not answer\n')
+  else if (!admits) sendText(res, 503, 'the store does not answer\n')
   else sendText(res, 200, 'ready\n')
 }
