@@ -6,7 +6,7 @@ import { crossCheck } from './checks/checks.js'
 import { egressFaults } from './checks/egress.js'
 import { gateFaults } from './checks/gate.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
-import { fileFaults } from './checks/readable-files.js'
+import { digestOf, fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
 import { workerCount, workerCountFaults, workerFaults } from './checks/workers.js'
 import { fitOpenFiles } from './derived/open-files.js'
@@ -72,17 +72,21 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
 /**
  * Finds and reads the configuration: the given file, else `./shaper.config.json`, else the flags alone.
  *
- * @returns the settings, and the absolute path of the file they came from, if any
+ * @returns the settings, the absolute path of the file they came from, if any, and the digest of what was read of it
  * @throws ConfigError with every problem
  */
-export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
+export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined; digest: string } {
   const { flags, env, cwd, workers, openFiles, file: given = DEFAULT_FILE } = options
   const file = resolvePath(cwd, given)
   const checks = [...CHECKS, fileFaults, (raw: Record<string, unknown>) => workerFaults(workers, raw)]
   const reading: ReadOptions = { env, flags, checks, workers, openFiles }
   const content = contentOf(file, options.file)
-  if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))
-  if (content !== undefined) return { settings: readText(content, { ...reading, file: given }), file }
+  if (content !== undefined && 'path' in content)
+    throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))
+  if (content !== undefined) {
+    const settings = readText(content.toString(), { ...reading, file: given })
+    return { settings, file, digest: digestOf(content) }
+  }
   if (flags.egress) {
     const message = `there is no ./${DEFAULT_FILE} here, and --egress needs a file that says what is allowed; name one with -c FILE, with "egress": { "allow": ["api.example.com:443"] }`
     throw new ConfigError(problemsOf([{ path: [], message }, ...flagFaults(reading)], []))
@@ -95,7 +99,7 @@ export function loadConfig(options: ConfigSources): { settings: Settings; file: 
     const message = `there is no ./${DEFAULT_FILE} here, and without a file ${missing.join(' and ')} must be given; type e.g. ${example}, or name a file with -c FILE`
     throw new ConfigError(problemsOf([{ path: [], message }, ...flagFaults(reading)], []))
   }
-  return { settings: settingsOf(fileOfFlags(), [], reading), file: undefined }
+  return { settings: settingsOf(fileOfFlags(), [], reading), file: undefined, digest: '' }
 }
 
 interface ReadOptions {
@@ -114,10 +118,10 @@ function readText(text: string, options: ReadOptions & { readonly file: string }
   return settingsOf(value, findings, options)
 }
 
-/** The text of a file; undefined: there is no default file. A fault, if the file cannot be read. */
-function contentOf(file: string, given: string | undefined): string | Finding | undefined {
+/** What a file holds; undefined: there is no default file. A fault, if the file cannot be read. */
+function contentOf(file: string, given: string | undefined): Buffer | Finding | undefined {
   try {
-    return readFileSync(file, 'utf8')
+    return readFileSync(file)
   } catch (error) {
     const { code = String(error) } = error as NodeJS.ErrnoException
     if (code === 'ENOENT' && given === undefined) return undefined

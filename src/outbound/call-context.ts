@@ -11,7 +11,7 @@ import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
 import type { BucketNames } from './calls/call-options.js'
-import { type CallInFront, Credentials } from './credentials.js'
+import { type CallInFront, Credentials, type Front } from './credentials.js'
 import { DeferredStore } from './deferred-store.js'
 import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
@@ -30,6 +30,7 @@ export const RETRY_ADMISSION_MS = 1_000
 export interface WaitingCall {
   readonly key: string
   readonly route: KeyQueue
+  readonly origin: string
   /** It waits for a credential that pauses. */
   returnToFront(): void
   /** Takes it from the front if it may not wait until `due`, in ms. False: it is not in the front, or it may wait. */
@@ -204,35 +205,37 @@ export class CallContext {
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
-  refusalInFront(call: Omit<CallInFront, 'priority' | 'giveTo'>): Error | undefined {
-    const { key, maxWait } = call
+  refusalInFront(call: Omit<CallInFront, 'priority' | 'refusedBy' | 'giveTo'>): Error | undefined {
+    const { key, maxWait, origin } = call
+    const front = this.credentials!.frontOf(origin)!
     if (key !== '') return hasOwnKeys(key)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
     let untilFit = 0
     for (const [place, bucket] of this.#buckets.entries()) {
-      const keys = this.#keysInFront(bucket)
+      const keys = keysInFront(bucket, front)
       const rate = keys.reduce((sum, name) => sum + this.#limitsOf(bucket, name).rate, 0)
-      const excess = this.credentials!.costIn(place) + costAt(call, place) - bucket.limits.capacity * keys.length
+      const excess = this.#costInFront(place, front) + costAt(call, place) - bucket.limits.capacity * keys.length
       untilFit = Math.max(untilFit, excess / rate)
     }
     if (untilFit > 0) return new OverflowError('overflow', key, retryAfter(untilFit))
-    const wait = this.#waitInFront(this.clock.now())
+    const wait = this.#waitInFront(front, this.clock.now())
     return wait > maxWait ? new OverflowError('max-wait', key, retryAfter(wait - maxWait)) : undefined
   }
 
-  /** The keys of a bucket whose rates those in front share. */
-  #keysInFront(bucket: BucketOfAll): readonly string[] {
-    return bucket.isCommon ? [''] : this.credentials!.names
+  /** Cost units that wait for the bucket at this place. */
+  #costInFront(place: number, { costs }: Front): number {
+    if (!this.#buckets[place]!.isCommon) return costs[place]!
+    return this.credentials!.fronts.reduce((sum, front) => sum + front.costs[place]!, 0)
   }
 
   /** ms until the credentials have taken what waits in front, and one of them does not pause, if no other call comes. */
-  #waitInFront(now: number): number {
-    const pauses = this.credentials!.names.map(name => this.#pauseOf(name, now))
+  #waitInFront(front: Front, now: number): number {
+    const pauses = front.names.map(name => this.#pauseOf(name, now))
     const waits = this.#buckets.map((bucket, place) => {
       const begins = bucket.isCommon ? [Math.min(...pauses)] : pauses
-      const keys = this.#keysInFront(bucket)
+      const keys = keysInFront(bucket, front)
       const drains = keys.map((name, index) => ({ rate: this.#limitsOf(bucket, name).rate, pause: begins[index]! }))
-      return timeToDrain(this.credentials!.costIn(place), drains)
+      return timeToDrain(this.#costInFront(place, front), drains)
     })
     return Math.max(...waits)
   }
@@ -243,16 +246,17 @@ export class CallContext {
   }
 
   /** ms until a call like one that expires would be admitted if no other came. */
-  timeUntilAdmitted(call: Demand & { readonly route: KeyQueue; readonly maxWait: number }, now: number): number {
+  timeUntilAdmitted(call: Demand & WaitingCall & { readonly maxWait: number }, now: number): number {
     const { credentials } = this
     if (credentials === undefined) return timeUntilFit(call, call.maxWait, now, call.route.gate.pausedFor(now))
-    const { cost, costs, maxWait } = call
-    const times = credentials.names.map(name => {
+    const { cost, costs, maxWait, origin } = call
+    const front = credentials.frontOf(origin)!
+    const times = front.names.map(name => {
       const queue = this.queueOf(name, now)
       const stack = queue && this.stackOf(queue, now)
       return stack === undefined ? 0 : timeUntilFit({ stack, cost, costs }, maxWait, now, this.#pauseOf(name, now))
     })
-    return Math.max(this.#waitInFront(now) - maxWait, ...times.sort((one, other) => one - other).slice(0, 1))
+    return Math.max(this.#waitInFront(front, now) - maxWait, ...times.sort((one, other) => one - other).slice(0, 1))
   }
 
   /** Those in front are given to credentials that do not pause, and anew at the end of the pause. */
@@ -262,10 +266,14 @@ export class CallContext {
     const now = clock.now()
     clock.at(now + ms, () => this.#giveAnew())
     credentials.give()
-    const due = now + Math.min(...credentials.names.map(name => this.#pauseOf(name, now)))
-    if (due <= now) return
+    const pauses = new Map(
+      credentials.fronts.map(front => [front, Math.min(...front.names.map(name => this.#pauseOf(name, now)))]),
+    )
     // All leave before one expires: their errors must not count each other as waiting.
-    const late = [...this.waiting].filter(call => call.leaveFront(due))
+    const late = [...this.waiting].filter(call => {
+      const pause = pauses.get(credentials.frontOf(call.origin)!)!
+      return pause > 0 && call.leaveFront(now + pause)
+    })
     for (const call of late) call.expire(now)
   }
 
@@ -320,7 +328,7 @@ export class CallContext {
   /** ms until a call would be admitted if no other came. 0: now. Infinity: never. */
   untilRoom(queue: KeyQueue, cost: Cost): number {
     if (this.credentials !== undefined) {
-      const refusal = this.refusalInFront({ key: queue.name, maxWait: this.maxWait, ...cost })
+      const refusal = this.refusalInFront({ key: queue.name, maxWait: this.maxWait, origin: '', ...cost })
       return refusal instanceof OverflowError ? refusal.retryAfterMs : 0
     }
     const now = this.clock.now()
@@ -442,7 +450,12 @@ export class CallContext {
 
 /** A call names a key, and the shaper has credentials. */
 export function hasOwnKeys(key: unknown): TypeError {
-  return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
+  return new TypeError(`key: ${quote(key)} is given, but the shaper has credentials: leave it out`)
+}
+
+/** The keys of a bucket whose rates those in front share. */
+function keysInFront({ isCommon }: BucketOfAll, { names }: Front): readonly string[] {
+  return isCommon ? [''] : names
 }
 
 /** One limit of the shaper. */

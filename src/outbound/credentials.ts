@@ -6,6 +6,8 @@
  * credential that is free first takes the first of them. No call is stuck behind a pause: when a credential pauses, its call goes
  * back to the front.
  *
+ * Credentials of `shape` leave for their origins alone. Calls to origins with the same credentials share one front.
+ *
  * The slots are those of the buckets: the call that waits holds the next one, however late this process wakes. So n credentials
  * of rate r have n * r together.
  */
@@ -22,6 +24,10 @@ export interface CallInFront extends Cost {
   readonly priority: number
   /** ms */
   readonly maxWait: number
+  /** Of a request; else empty. */
+  readonly origin: string
+  /** Those that have been answered 401 to it. They take it again only while all others pause. */
+  readonly refusedBy: readonly KeyQueue[]
   /** From now on it waits for this credential. */
   giveTo(queue: KeyQueue): void
 }
@@ -35,13 +41,21 @@ export interface CredentialsContext {
   stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined
 }
 
+/** Some credentials, and the calls that wait in front of them. */
+export interface Front {
+  readonly names: readonly string[]
+  /** By priority, in the order of their arrival. */
+  readonly calls: readonly Set<CallInFront>[]
+  /** Cost units that wait, by bucket. */
+  readonly costs: number[]
+}
+
 export class Credentials {
-  /** Calls in front, by priority, in the order of their arrival. */
-  readonly #front: Set<CallInFront>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
+  readonly fronts: readonly Front[]
+  /** By origin. */
+  readonly #fronts = new Map<string, Front>()
   /** How many have come, and the place of each among them. */
   #came = 0
-  /** By bucket. */
-  readonly #costs: number[]
   readonly #places = new WeakMap<CallInFront, number>()
   readonly #context: CredentialsContext
   readonly #all: ReadonlyMap<string, Credential>
@@ -49,8 +63,25 @@ export class Credentials {
 
   constructor(context: CredentialsContext, all: readonly Credential[], buckets: number) {
     this.#context = context
-    this.#costs = Array.from({ length: buckets }, () => 0)
     this.#all = new Map(all.map(credential => [credential.name, credential]))
+    const byNames = new Map<string, Front>()
+    for (const origin of all.flatMap(({ origins }) => origins)) {
+      const names = all.filter(({ origins }) => origins.includes(origin)).map(({ name }) => name)
+      const known = byNames.get(names.join())
+      const front = known ?? {
+        names,
+        calls: Array.from({ length: LAST_PRIORITY + 1 }, () => new Set<CallInFront>()),
+        costs: Array.from({ length: buckets }, () => 0),
+      }
+      byNames.set(names.join(), front)
+      this.#fronts.set(origin, front)
+    }
+    this.fronts = [...byNames.values()]
+  }
+
+  /** Undefined: no credential may leave for this origin. */
+  frontOf(origin: string): Front | undefined {
+    return this.#fronts.get(origin)
   }
 
   get names(): readonly string[] {
@@ -61,25 +92,19 @@ export class Credentials {
     return this.#all.get(queue.name)
   }
 
-  /** Cost units that wait in front, in the bucket at this place. */
-  costIn(place: number): number {
-    return this.#costs[place]!
-  }
-
   /** A call waits in front, behind those of its priority. Given at once if a credential is free for it. */
   add(call: CallInFront): void {
     this.#came += 1
     this.#places.set(call, this.#came)
     this.#count(call)
-    this.#front[call.priority]!.add(call)
+    this.#callsLike(call).add(call)
     this.give()
   }
 
   /** A call goes back to where it came from: before those that came later. */
   putBack(call: CallInFront): void {
-    const known = this.#front[call.priority]!
-    const placeOf = (each: CallInFront): number => this.#places.get(each)!
-    const all = [...known, call].sort((one, other) => placeOf(one) - placeOf(other))
+    const known = this.#callsLike(call)
+    const all = [...known, call].sort((one, other) => this.#compare(one, other))
     known.clear()
     this.#count(call)
     for (const each of all) known.add(each)
@@ -87,18 +112,27 @@ export class Credentials {
 
   /** False: it does not wait in front. */
   remove(call: CallInFront): boolean {
-    const calls = this.#front[call.priority]!
-    if (!calls.delete(call)) return false
-    const isEmpty = this.#front.every(({ size }) => size === 0)
-    for (const [place, cost] of this.#costs.entries()) {
+    if (!this.#callsLike(call).delete(call)) return false
+    const { calls, costs } = this.#fronts.get(call.origin)!
+    const isEmpty = calls.every(({ size }) => size === 0)
+    for (const [place, cost] of costs.entries()) {
       // Sums of fractions may leave a rest.
-      this.#costs[place] = isEmpty ? 0 : cost - costAt(call, place)
+      costs[place] = isEmpty ? 0 : cost - costAt(call, place)
     }
     return true
   }
 
+  #callsLike({ origin, priority }: CallInFront): Set<CallInFront> {
+    return this.#fronts.get(origin)!.calls[priority]!
+  }
+
+  #compare(one: CallInFront, other: CallInFront): number {
+    return one.priority - other.priority || this.#places.get(one)! - this.#places.get(other)!
+  }
+
   #count(call: CallInFront): void {
-    for (const place of this.#costs.keys()) this.#costs[place]! += costAt(call, place)
+    const { costs } = this.#fronts.get(call.origin)!
+    for (const place of costs.keys()) costs[place]! += costAt(call, place)
   }
 
   /** Gives the first calls to the credentials for which nobody waits. */
@@ -107,39 +141,51 @@ export class Credentials {
     if (this.#isGiving || !this.#context.ready) return
     this.#isGiving = true
     try {
-      for (let call = this.#first; call !== undefined; call = this.#first) {
-        const queue = this.#freeFirst(call)
-        if (queue === undefined) return
-        this.remove(call)
-        call.giveTo(queue)
+      for (let next = this.#next; next !== undefined; next = this.#next) {
+        this.remove(next.call)
+        next.call.giveTo(next.queue)
       }
     } finally {
       this.#isGiving = false
     }
   }
 
-  /** Whether another credential than this one could take a call. */
-  hasOther(queue: KeyQueue): boolean {
-    for (const name of this.#all.keys()) {
-      if (name !== queue.name && this.#context.queues.get(name)?.gate.paused !== true) return true
-    }
-    return false
+  /** Whether a credential other than these could take this call: it does not pause. */
+  hasOther({ origin }: CallInFront, these: readonly KeyQueue[]): boolean {
+    return this.#fronts.get(origin)!.names.some(name => {
+      return these.every(queue => queue.name !== name) && this.#context.queues.get(name)?.gate.paused !== true
+    })
   }
 
-  get #first(): CallInFront | undefined {
-    for (const calls of this.#front) for (const call of calls) return call
+  /** The first call that a credential is free for, and that credential. */
+  get #next(): { readonly call: CallInFront; readonly queue: KeyQueue } | undefined {
+    const found = this.fronts.flatMap(front => this.#nextOf(front) ?? [])
+    return found.sort((one, other) => this.#compare(one.call, other.call))[0]
+  }
+
+  #nextOf({ calls, names }: Front) {
+    for (const sameClass of calls) {
+      for (const call of sameClass) {
+        const queue = this.#freeFirst(call, names)
+        if (queue !== undefined) return { call, queue }
+        // One that has been refused leaves that credential to those behind it.
+        if (call.refusedBy.length === 0) return undefined
+      }
+    }
     return undefined
   }
 
   /** The credential for which nobody waits and that lets a call pass first. */
-  #freeFirst({ cost, costs, priority }: CallInFront): KeyQueue | undefined {
+  #freeFirst(call: CallInFront, names: readonly string[]): KeyQueue | undefined {
+    const { cost, costs, priority, refusedBy } = call
+    const leftOut = refusedBy.length > 0 && this.hasOther(call, refusedBy) ? refusedBy : []
     const { clock } = this.#context
     const now = clock.now()
     let best: KeyQueue | undefined
     let least = Infinity
-    for (const name of this.#all.keys()) {
+    for (const name of names) {
       const queue = this.#context.queueOf(name, now)
-      if (queue === undefined || queue.waiting > 0 || !isOpen(queue, cost, now)) continue
+      if (queue === undefined || leftOut.includes(queue) || queue.waiting > 0 || !isOpen(queue, cost, now)) continue
       const stack = this.#context.stackOf(queue, now)
       if (stack === undefined) continue
       const wait = predictedWait({ route: queue, stack, cost, costs, priority }, now, 0)

@@ -25,6 +25,7 @@ const HINTS: Readonly<Record<string, string>> = {
   datastore: 'use store: { type: "redis", url }',
   weight: 'a call has cost: run(fn, { cost: 2 })',
   timeout: 'use expiration of a call',
+  origin: 'use origins: a request to another origin is not sent there, and has no credential',
   key: 'a call names its key: run("user_42", fn)',
   ...Object.fromEntries(
     ['maxInFlight', 'maxInFlightAll', 'maxKeys', 'maxQueued'].map(name => [
@@ -36,8 +37,12 @@ const HINTS: Readonly<Record<string, string>> = {
 
 /** The message for an option that there is not. */
 export function unknownOption(name: string, known: readonly string[]): string {
+  // Its name until now. A call has `key`.
+  if (name === 'keys' && known.includes('credentials')) return RENAMED
   return `unknown key; ${Object.hasOwn(HINTS, name) ? HINTS[name] : hint(name, known, 'known keys')}`
 }
+
+const RENAMED = 'unknown key; use credentials: [{ name, origins, header, rate }]'
 
 type Required<S> = { [K in keyof S]: undefined extends Output<S[K]> ? never : K }[keyof S]
 

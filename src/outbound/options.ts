@@ -1,6 +1,7 @@
 /** The options of the library. */
 import type { IncomingHttpHeaders } from 'node:http'
 import { either, quote, quoteUrl, wants } from '../config/messages.js'
+import { formatPath } from '../config/problems.js'
 import {
   headerName,
   NAME,
@@ -88,10 +89,10 @@ export interface CredentialOptions {
   readonly name: string
   /** The rate of this one. Default: that of the shaper. */
   readonly rate?: string | number
-  /** For `shape`: headers that the request is sent with, in place of its own of these names. */
+  /** For `shape`: headers that requests are sent with, in place of their own of these names. */
   readonly header?: Readonly<Record<string, string>>
-  /** For `shape`: the origin that the request is sent to. */
-  readonly origin?: string
+  /** For `shape`, and required there: the origins that it is for. Requests to others pass untouched. */
+  readonly origins?: readonly string[]
 }
 
 /** The most running calls, or (only without a store) the most cost of them. A call that costs more runs alone. */
@@ -138,7 +139,7 @@ export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
   /** Says when a run that failed is tried again, at the head of its queue and in its turn. Default: never. */
   readonly retry?: RetryRule
   /** Several credentials, each with its own bucket, pause and bound. Each call takes the one that is free first. */
-  readonly keys?: readonly CredentialOptions[]
+  readonly credentials?: readonly CredentialOptions[]
   /** The store that processes share. Default `"memory"`: this process only. */
   readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
   /** The source of time. Default: one precise clock for all shapers of the process. */
@@ -160,7 +161,8 @@ export interface Credential {
   readonly name: string
   readonly rate?: number
   readonly header?: Readonly<Record<string, string>>
-  readonly origin?: string
+  /** An empty one for calls that are no requests, and those of `shape`. */
+  readonly origins: readonly string[]
 }
 
 /** A bound after reading. */
@@ -203,6 +205,8 @@ export interface RequestSettings<Options> {
   readonly learn: boolean
   readonly pauseOn: PauseRule | undefined
   readonly retry: { readonly status: readonly number[]; readonly max: number }
+  /** ms */
+  readonly revokedFor: number
 }
 
 /** Cost units by bucket. A bucket that is not named costs 1. */
@@ -391,14 +395,30 @@ const origin = value(input => {
   throw new RangeError(`${quoteUrl(input)} is not an origin; use e.g. "https://eu.api.example.com"`)
 })
 
-const NO_CREDENTIAL = 'use e.g. { name: "first", header: { authorization: "Bearer ..." } }'
-const credential = members(
-  { name: bucketName, rate: optional(rate), header: optional(headers), origin: optional(origin) },
-  () => `not a key; ${NO_CREDENTIAL}`,
-)
+const ORIGINS = 'use e.g. ["https://api.example.com"]'
+const originList = list(origin, input => wants('a list of origins', ORIGINS)({ input }))
+const origins: typeof originList = (input, path, problems) => {
+  if (Array.isArray(input) && input.length === 0) problems.push(`${formatPath(path)}: empty; ${ORIGINS}`)
+  return originList(input, path, problems)
+}
+
+const credential = { name: bucketName, rate: optional(rate), header: optional(headers), origins: optional(origins) }
+const [RUN_CREDENTIAL, SHAPE_CREDENTIAL] = [
+  '{ name: "first" }',
+  '{ name: "first", origins: ["https://api.example.com"], header: { authorization: "Bearer ..." } }',
+]
+
+function credentials<S extends typeof credential>(readers: S, example: string) {
+  const one = members(readers, () => `not a credential; use e.g. ${example}`)
+  const all = list(one, () => `not a list of credentials; use e.g. [${example}]`)
+  return optional<ReturnType<typeof all>>((input, path, problems) => {
+    if (Array.isArray(input) && input.length === 0) problems.push(`${formatPath(path)}: empty; use e.g. [${example}]`)
+    return all(input, path, problems)
+  })
+}
 
 const lasting = {
-  keys: optional(list(credential, () => `not a list of keys; use e.g. [${NO_CREDENTIAL.slice(9)}]`)),
+  credentials: credentials(credential, RUN_CREDENTIAL),
   store: optional(anyStore),
   clock: optional(
     tested('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
@@ -467,6 +487,8 @@ const request = {
       wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
     ),
   ),
+  revokedFor: optional(wait),
+  credentials: credentials({ ...credential, origins }, SHAPE_CREDENTIAL),
 }
 
 /** Reports a missing limit even if other options are wrong. */
@@ -495,10 +517,12 @@ export function isCost(input: unknown): input is number {
 /** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {
   const read = readAll(shaperReader, options, noOptions)
-  for (const [place, credential] of (read.keys ?? []).entries()) {
-    const unused = (['header', 'origin'] as const).find(name => credential[name] !== undefined)
+  for (const [place, credential] of (read.credentials ?? []).entries()) {
+    const unused = (['header', 'origins'] as const).find(name => credential[name] !== undefined)
     if (unused === undefined) continue
-    throw new RangeError(`keys[${place}].${unused}: only shape() sends it; remove it, and use the key of the context`)
+    throw new RangeError(
+      `credentials[${place}].${unused}: only shape() sends it; remove it, and use the key of the context`,
+    )
   }
   return settingsOf(read)
 }
@@ -547,6 +571,7 @@ export function readShapeOptions<Options>(options: object): {
     learn = false,
     pauseOn,
     retry,
+    revokedFor = 60_000,
     ...rest
   } = readAll(shapeReader, options, noOptions)
   const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
@@ -559,6 +584,7 @@ export function readShapeOptions<Options>(options: object): {
       learn,
       pauseOn: rule,
       retry: retry ?? { status: [], max: 0 },
+      revokedFor,
     },
   }
 }
@@ -566,7 +592,7 @@ export function readShapeOptions<Options>(options: object): {
 const UNBOUND: InFlight = { most: Infinity, by: 'calls' }
 
 function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): ShaperSettings {
-  const { rate, capacity, burst, buckets, retry, clock, store, keys, ...rest } = options
+  const { rate, capacity, burst, buckets, retry, clock, store, credentials, ...rest } = options
   const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
   const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
   const single = [rate, capacity, burst].some(given => given !== undefined)
@@ -575,7 +601,7 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
   const isShared = store !== undefined
   if (isShared) checkInFlight({ maxInFlight, maxInFlightAll })
-  const credentials = keys && credentialsOf(keys, { areNamed: buckets !== undefined })
+  checkCredentials(credentials, { areNamed: buckets !== undefined })
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
   )
@@ -592,22 +618,22 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   return {
     buckets: [...read.filter(({ isCommon }) => !isCommon), ...read.filter(({ isCommon }) => isCommon)],
     areNamed: buckets !== undefined,
-    ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock, credentials },
+    ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock },
+    credentials: credentials?.map(each => ({ ...each, origins: ['', ...(each.origins ?? [])] })),
   }
 }
 
-function credentialsOf(
-  keys: readonly Credential[],
+function checkCredentials(
+  credentials: ObjectOf<typeof shaper>['credentials'] = [],
   { areNamed }: { readonly areNamed: boolean },
-): readonly Credential[] {
-  const names = keys.map(({ name }) => name)
-  if (names.length === 0) throw new RangeError(`keys: empty; use e.g. [${NO_CREDENTIAL.slice(9)}]`)
+): void {
+  const names = credentials.map(({ name }) => name)
   const twice = names.findIndex((name, place) => names.indexOf(name) !== place)
-  if (twice >= 0) throw new RangeError(`keys[${twice}].name: there is another key of this name; use e.g. "second"`)
-  const rated = keys.findIndex(({ rate }) => rate !== undefined)
+  if (twice >= 0)
+    throw new RangeError(`credentials[${twice}].name: there is another one of this name; use e.g. "second"`)
+  const rated = credentials.findIndex(({ rate }) => rate !== undefined)
   if (areNamed && rated >= 0)
-    throw new RangeError(`keys[${rated}].rate: with several buckets all keys have their rates; remove it`)
-  return keys
+    throw new RangeError(`credentials[${rated}].rate: with several buckets all have the same rates; remove it`)
 }
 
 /** With a store. */

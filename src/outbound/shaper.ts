@@ -140,13 +140,13 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     this.#context.resume(this.#checkName(key))
   }
 
-  /** A key, or with `keys` the name of a credential. @throws RangeError or TypeError */
+  /** A key, or with `credentials` the name of a credential. @throws RangeError or TypeError */
   #checkName(key: string | undefined): string | undefined {
     if (key === undefined) return undefined
     const { credentials } = this.#context
     checkKey(key)
     if (credentials !== undefined && !credentials.names.includes(key))
-      throw new RangeError(`key: ${quote(key)} is not the name of one of the keys; use ${either(credentials.names)}`)
+      throw new RangeError(`key: ${quote(key)} is not the name of a credential; use ${either(credentials.names)}`)
     return key
   }
 

@@ -104,6 +104,11 @@ export class Sharing {
     return false
   }
 
+  /** Whether newcomers are let in: by the store, or without it. */
+  get admits(): boolean {
+    return this.ready || this.#options.onOutage !== 'closed'
+  }
+
   /** Connects to a shaper and joins the other instances. False: the store does not answer. */
   async join(context: SharingContext): Promise<boolean> {
     this.#context = context

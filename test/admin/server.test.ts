@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { createServer, request as rawRequest } from 'node:http'
+import { connect, type Socket } from 'node:net'
 import t from 'tap'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { summaryOf } from '../../src/cli/top/sections.js'
@@ -155,6 +156,46 @@ t.test('everything but probes needs the token', async t => {
   t.equal((await rig.get('/metrics', { authorization: 'bearer  s3cret' })).status, 200)
   t.equal((await rig.get('/healthz')).status, 200)
   t.equal((await rig.get('/readyz')).status, 200)
+})
+
+t.test(
+  'connections without the token do not keep others out: idle, with half a request, or with unread answers',
+  async t => {
+    const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+    const port = Number(new URL(rig.admin.url).port)
+    const page = 'GET / HTTP/1.1\r\nHost: a\r\n\r\n'
+    for (const sent of ['', 'GET /metrics HTTP/1.1\r\nHost:', page, page.repeat(50)]) {
+      const sockets: Socket[] = []
+      for (let count = 0; count < 520; count += 1) {
+        const socket = connect(port, '127.0.0.1').pause()
+        sockets.push(socket.on('error', () => undefined))
+        await once(socket, 'connect')
+        if (sent !== '') socket.write(sent)
+      }
+      t.equal((await rig.get('/healthz')).status, 200, sent.slice(0, 14))
+      t.equal((await rig.get('/readyz')).status, 200)
+      t.equal((await rig.get('/metrics', { authorization: 'Bearer s3cret' })).status, 200)
+      for (const socket of sockets) socket.destroy()
+    }
+  },
+)
+
+t.test('a request that has access keeps its connection while others come and go', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+  const events = await rig.get('/events', { authorization: 'Bearer s3cret' })
+  const reader = events.body!.getReader()
+  await reader.read()
+  const port = Number(new URL(rig.admin.url).port)
+  const sockets: Socket[] = []
+  for (let count = 0; count < 1_100; count += 1) {
+    const socket = connect(port, '127.0.0.1').on('error', () => undefined)
+    sockets.push(socket)
+    await once(socket, 'connect')
+  }
+  t.notOk((await reader.read()).done)
+  t.notOk((await reader.read()).done)
+  await reader.cancel()
+  for (const socket of sockets) socket.destroy()
 })
 
 t.test('without a token a page of another site gets nothing under any host name', async t => {

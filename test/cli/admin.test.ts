@@ -146,8 +146,29 @@ t.test('several workers are reported as one', { buffered: true }, async t => {
   t.equal(await ask(url, { 'x-user': 'a', connection: 'close' }), 200, 'and a reset reaches all')
   t.equal(await ask(`${admin}/readyz`), 200)
   await redis.stop()
-  await until('not ready without its store', async () => (await ask(`${admin}/readyz`)) === 503)
+  await until('they notice', async () => !(await snapshot()).store.ready)
+  t.equal(await ask(`${admin}/readyz`), 200, 'they go on without their store')
   t.equal(await ask(`${admin}/healthz`), 200)
   command.child.kill('SIGTERM')
   t.equal((await command.finished).code, 0)
+})
+
+t.test('/readyz without the store: 200 where newcomers are served, 503 with "closed"', async t => {
+  for (const [onOutage, ...flags] of [['local'], ['open'], ['closed'], ['closed', '--workers', '2']]) {
+    const redis = await startRedis()
+    t.teardown(() => redis.stop())
+    const store = { type: 'redis', url: redis.url, onOutage }
+    const command = start(t, { store, buckets: { user: { rate: '100/s' } } }, flags)
+    const [url, admin] = [await command.url, await adminOf(command)]
+    t.equal(await ask(`${admin}/readyz`), 200)
+    await redis.stop()
+    const stateOfStore = async () => ((await (await request(`${admin}/buckets`)).body.json()) as Snapshot).store
+    await until('it notices', async () => !(await stateOfStore()).ready)
+    const { statusCode, body } = await request(`${admin}/readyz`)
+    const served = await ask(url)
+    const expected = onOutage === 'closed' ? [503, 'the store does not answer\n', 503] : [200, 'ready\n', 200]
+    t.same([statusCode, await body.text(), served], expected, [onOutage, ...flags].join(' '))
+    command.child.kill('SIGTERM')
+    t.equal((await command.finished).code, 0)
+  }
 })

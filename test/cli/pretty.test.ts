@@ -110,7 +110,7 @@ async function onTerminal(t: Test, flags: string, env: NodeJS.ProcessEnv): Promi
   await until('it listens', () => / -> echo:/.test(text))
   await (await request(`http://127.0.0.1:${port}/seen?secret`)).body.dump()
   await until('the request is logged', () => text.includes('/seen'))
-  // Ctrl-C. The program would live on without its terminal: SIGHUP reloads.
+  // Ctrl-C.
   terminal.stdin.write('\x03')
   await once(terminal, 'exit')
   return text.replace('^C', '').replaceAll('\r\n', '\n')

@@ -1,6 +1,11 @@
 import { renameSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
 import t from 'tap'
-import { type FileWatch, watchFiles } from '../../src/config/read/file-watch.js'
+import { digestOfFile } from '../../src/config/checks/readable-files.js'
+import { type FileWatch, type ReadFile, watchFiles } from '../../src/config/read/file-watch.js'
+
+function asRead(file: string): ReadFile {
+  return { file, digest: digestOfFile(file) ?? '' }
+}
 
 function watching(t: { teardown(end: () => void): void }, files: string[], changed: () => void): FileWatch {
   const watch = watchFiles(changed, {
@@ -12,7 +17,7 @@ function watching(t: { teardown(end: () => void): void }, files: string[], chang
     },
   })
   t.teardown(() => watch.close())
-  watch.watch(files)
+  watch.watch(files.map(asRead))
   return watch
 }
 
@@ -101,7 +106,7 @@ t.test('several files: simultaneous changes make one call, and the list of files
   // A change that is not reported yet is not lost.
   changed = next()
   writeFileSync(`${dir}/a`, 'three')
-  watch.watch([`${dir}/a`, `${dir}/sub/c`])
+  watch.watch([`${dir}/a`, `${dir}/sub/c`].map(asRead))
   await changed
   changed = next()
   writeFileSync(`${dir}/b`, 'three')
@@ -116,7 +121,7 @@ t.test('a directory that cannot be watched is reported', t => {
     unwatched: directory => directories.push(directory),
     missing: () => undefined,
   })
-  watch.watch(['/nowhere/at/all/a'])
+  watch.watch(['/nowhere/at/all/a'].map(asRead))
   t.same(directories, ['/nowhere/at/all'])
   watch.close()
   t.end()
@@ -138,7 +143,7 @@ t.test('a file that is gone is reported once, and again after it has been back',
     },
   })
   t.teardown(() => watch.close())
-  watch.watch(['a', 'b', 'c'].map(name => `${dir}/${name}`))
+  watch.watch(['a', 'b', 'c'].map(name => asRead(`${dir}/${name}`)))
   const next = (): Promise<void> =>
     new Promise(resolve => {
       told = resolve
@@ -157,4 +162,31 @@ t.test('a file that is gone is reported once, and again after it has been back',
     await next()
   }
   t.same(missing, ['a', 'b', 'c', 'a'])
+})
+
+t.test('a file that has changed between its reading and the watch is told once', async t => {
+  const dir = t.testdir({ a: 'one', b: 'one' })
+  const read = [asRead(`${dir}/a`), asRead(`${dir}/b`)]
+  writeFileSync(`${dir}/a`, 'two')
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  let count = 0
+  let told = (): void => undefined
+  const changed = () =>
+    new Promise<void>(resolve => {
+      told = resolve
+    })
+  const watch = watchFiles(
+    () => {
+      count += 1
+      told()
+    },
+    { unwatched: () => undefined, missing: () => undefined },
+  )
+  t.teardown(() => watch.close())
+  watch.watch(read)
+  await changed()
+  writeFileSync(`${dir}/b`, 'two')
+  await changed()
+  t.equal(count, 2)
 })

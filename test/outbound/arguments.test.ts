@@ -202,9 +202,26 @@ t.test('options of other libraries are told what stands for them here, and that 
 })
 
 t.test('what only shape() uses, and costs of buckets that there are not, are refused when constructing', async t => {
-  const keys = [{ name: 'a', header: { authorization: 'secret' } }]
-  t.throws(() => createShaper({ rate: 5, keys }), { message: /^keys\[0\]\.header: only shape\(\) sends it/ })
-  t.doesNotThrow(() => shape({ rate: 5, keys }))
+  const credentials = [{ name: 'a', header: { authorization: 'secret' } }]
+  const bound = [{ name: 'a', origins: ['https://api.example.com'] }]
+  const message = /^credentials\[0\]\.(header|origins): only shape\(\) sends it/
+  t.throws(() => createShaper({ rate: 5, credentials }), { message })
+  t.throws(() => createShaper({ rate: 5, credentials: bound }), { message })
+  t.doesNotThrow(() => shape({ rate: 5, credentials: bound }))
+  const missing = 'credentials[0].origins: missing; use e.g. ["https://api.example.com"]'
+  t.throws(() => shape({ rate: 5, credentials }), { message: missing })
+  t.throws(() => shape({ rate: 5, credentials: [{ name: 'a', origins: [] }] }), { message: /origins: empty; use/ })
+  for (const create of [createShaper, shape]) {
+    t.throws(() => create({ rate: 5, keys: [{ name: 'a' }] } as never), {
+      message: 'keys: unknown key; use credentials: [{ name, origins, header, rate }]',
+    })
+    t.throws(
+      () => create({ rate: 5, credentials: [{ name: 'a', origins: bound[0]!.origins, origin: 'x' }] } as never),
+      {
+        message: /^credentials\[0\]\.origin: unknown key; use origins/,
+      },
+    )
+  }
   t.throws(() => shape({ buckets: { a: { rate: 5 } }, cost: { b: 1 } }), {
     message: 'cost.b: there is no such bucket; use "a"',
   })

@@ -1,7 +1,7 @@
 /** Several credentials with one queue in front: each call takes the one that is free first. */
 import { setImmediate as turn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { Agent, request } from 'undici'
+import { Agent, fetch, getGlobalDispatcher, interceptors, Pool, request, setGlobalDispatcher } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createShaper, type OutboundShaper, type RunContext, type ShaperOptions, shape } from '../../src/index.js'
 import { serve } from './upstreams.js'
@@ -10,7 +10,7 @@ const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
 
 function world(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
-  const shaper = createShaper({ rate: '10/s', keys: THREE, ...options, clock })
+  const shaper = createShaper({ rate: '10/s', credentials: THREE, ...options, clock })
   const record: string[] = []
   const run = (name: string, more = {}) =>
     shaper.run(({ key }) => void record.push(`${name} by ${key} at ${Math.round(clock.now())}`), more)
@@ -77,7 +77,7 @@ t.test('while one pauses the others go on, and none is stuck; then it takes its 
 
 t.test('each with its own rate; priorities; maxWait, capacity and maxQueued in front', async t => {
   const { clock, record, run } = world({
-    keys: [
+    credentials: [
       { name: 'slow', rate: '1/s' },
       { name: 'fast', rate: '10/s' },
     ],
@@ -107,7 +107,7 @@ t.test('each with its own rate; priorities; maxWait, capacity and maxQueued in f
 })
 
 t.test('a signal, clear and drain reach those in front', async t => {
-  const { clock, run, shaper, record } = world({ keys: [{ name: 'only' }] })
+  const { clock, run, shaper, record } = world({ credentials: [{ name: 'only' }] })
   const controller = new AbortController()
   const calls = ['1', '2', '3', '4'].map(name => run(name, name === '3' ? { signal: controller.signal } : {}))
   for (const call of calls) call.catch(() => {})
@@ -119,34 +119,37 @@ t.test('a signal, clear and drain reach those in front', async t => {
   await t.rejects(calls[3]!, { name: 'ClearedError' })
   await t.rejects(
     shaper.run('key', () => 1),
-    { message: /^key: "key" is given, but the shaper has keys of its own/ },
+    { message: /^key: "key" is given, but the shaper has credentials/ },
   )
   await turn()
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
 })
 
 t.test('wrong keys; what headers say is not told', async t => {
-  const wrong: [keys: unknown, message: RegExp][] = [
-    [[], /^keys: empty; /],
-    [5, /^keys: not a list of keys; /],
-    [[5], /^keys\[0\]: not a key; /],
-    [[{}], /^keys\[0\]\.name: undefined is not a name; /],
-    [[{ name: 'a' }, { name: 'a' }], /^keys\[1\]\.name: there is another key of this name; /],
-    [[{ name: 'a', rate: 'x' }], /^keys\[0\]\.rate: "x" is not a rate; /],
-    [[{ name: 'a', header: { 'b c': 'secret' } }], /^keys\[0\]\.header\["b c"\]: "b c" is not a header name; /],
-    [[{ name: 'a', header: { b: 'sec\nret' } }], /^keys\[0\]\.header\.b: not the value of a header; /],
-    [[{ name: 'a', origin: 'https://u:secret@x/' }], /^keys\[0\]\.origin: "https:\/\/\*\*\*@x\/" is not an origin; /],
+  const wrong: [credentials: unknown, message: RegExp][] = [
+    [[], /^credentials: empty; /],
+    [5, /^credentials: not a list of credentials; /],
+    [[5], /^credentials\[0\]: not a credential; /],
+    [[{}], /^credentials\[0\]\.name: undefined is not a name; /],
+    [[{ name: 'a' }, { name: 'a' }], /^credentials\[1\]\.name: there is another one of this name; /],
+    [[{ name: 'a', rate: 'x' }], /^credentials\[0\]\.rate: "x" is not a rate; /],
+    [[{ name: 'a', header: { 'b c': 'secret' } }], /^credentials\[0\]\.header\["b c"\]: "b c" is not a header name; /],
+    [[{ name: 'a', header: { b: 'sec\nret' } }], /^credentials\[0\]\.header\.b: not the value of a header; /],
+    [
+      [{ name: 'a', origins: ['https://u:secret@x/'] }],
+      /^credentials\[0\]\.origins\[0\]: "https:\/\/\*\*\*@x\/" is not an origin; /,
+    ],
   ]
-  for (const [keys, message] of wrong) {
-    t.throws(() => createShaper({ rate: '5/s', keys } as never), { name: 'RangeError', message })
+  for (const [credentials, message] of wrong) {
+    t.throws(() => createShaper({ rate: '5/s', credentials } as never), { name: 'RangeError', message })
     try {
-      createShaper({ rate: '5/s', keys } as never)
+      createShaper({ rate: '5/s', credentials } as never)
     } catch (error) {
       t.notMatch((error as Error).message, /sec\n?ret/)
     }
   }
-  t.throws(() => createShaper({ buckets: { a: { rate: '5/s' } }, keys: [{ name: 'x', rate: '5/s' }] }), {
-    message: 'keys[0].rate: with several buckets all keys have their rates; remove it',
+  t.throws(() => createShaper({ buckets: { a: { rate: '5/s' } }, credentials: [{ name: 'x', rate: '5/s' }] }), {
+    message: 'credentials[0].rate: with several buckets all have the same rates; remove it',
   })
 })
 
@@ -164,7 +167,9 @@ t.test(
     t.teardown(() => agent.destroy())
     const interceptor = shape({
       rate: '200/s',
-      keys: ['one', 'two', 'three'].map(name => ({ name, header: { Authorization: `Bearer ${name}` } })),
+      credentials: ['one', 'two', 'three'].map(name => {
+        return { name, origins: [origin], header: { Authorization: `Bearer ${name}` } }
+      }),
     })
     const dispatcher = agent.compose(interceptor)
     const send = async (place: number) => {
@@ -191,7 +196,7 @@ t.test(
 )
 
 t.test('events name the credential, and a call that waits for one counts as queued', async t => {
-  const { clock, shaper, run } = world({ keys: [{ name: 'a' }, { name: 'b' }] })
+  const { clock, shaper, run } = world({ credentials: [{ name: 'a' }, { name: 'b' }] })
   const told: string[] = []
   shaper.on('queued', ({ key, queued }) => told.push(`queued ${key} ${queued}`))
   shaper.on('released', ({ key }) => told.push(`released ${key}`))
@@ -233,11 +238,11 @@ t.test('while all credentials pause for longer than maxWait, a call fails at onc
 
 t.test('names that are no credential are refused', async t => {
   const { shaper } = world()
-  const unknown = { name: 'RangeError', message: 'key: "zz" is not the name of one of the keys; use "a", "b" or "c"' }
+  const unknown = { name: 'RangeError', message: 'key: "zz" is not the name of a credential; use "a", "b" or "c"' }
   t.throws(() => shaper.pause(5, 'zz'), unknown)
   t.throws(() => shaper.resume('zz'), unknown)
   t.throws(() => shaper.status('zz'), unknown)
-  const own = { name: 'TypeError', message: 'key: "u" is given, but the shaper has keys of its own: leave it out' }
+  const own = { name: 'TypeError', message: 'key: "u" is given, but the shaper has credentials: leave it out' }
   await t.rejects(shaper.room('u'), own)
   await t.rejects(shaper.clear('u'), own)
   t.throws(() => createShaper({ rate: 5 }).status(5 as never), {
@@ -246,7 +251,7 @@ t.test('names that are no credential are refused', async t => {
 })
 
 t.test('maxWait of a call that is put back to the front by a pause', async t => {
-  const { clock, shaper, run } = world({ keys: [{ name: 'only' }], maxWait: 500 })
+  const { clock, shaper, run } = world({ credentials: [{ name: 'only' }], maxWait: 500 })
   void run('1')
   const times: number[] = []
   shaper.on('expired', () => times.push(clock.now()))
@@ -259,7 +264,7 @@ t.test('maxWait of a call that is put back to the front by a pause', async t => 
 })
 
 t.test('a call with a maxWait leaves a credential that pauses for longer', async t => {
-  const { clock, shaper, record, run } = world({ keys: [{ name: 'a' }, { name: 'b' }], maxWait: 500 })
+  const { clock, shaper, record, run } = world({ credentials: [{ name: 'a' }, { name: 'b' }], maxWait: 500 })
   const calls = ['1', '2', '3'].map(name => run(name))
   t.equal(shaper.status('a').queued, 1)
   shaper.pause(2_000, 'a')
@@ -297,7 +302,7 @@ t.test('calls that all credentials keep waiting leave when a pause ends, or is e
       clock.runAll()
     }
   }
-  const { clock, shaper, record } = world({ keys: [{ name: 'a' }], maxInFlight: 1 })
+  const { clock, shaper, record } = world({ credentials: [{ name: 'a' }], maxInFlight: 1 })
   void shaper.run(() => new Promise(() => {}))
   void shaper.run(() => void record.push('second'))
   clock.runUntil(1_000)
@@ -332,8 +337,8 @@ async function tokens(t: Test, statuses: Record<string, [status: number, headers
   })
   const agent = new Agent()
   t.teardown(() => agent.destroy())
-  const keys = ['one', 'two'].map(name => ({ name, header: { authorization: name } }))
-  const interceptor = shape({ rate: '100/s', retry: { status: [429], max: 1 }, keys })
+  const credentials = ['one', 'two'].map(name => ({ name, origins: [origin], header: { authorization: name } }))
+  const interceptor = shape({ rate: '100/s', retry: { status: [429], max: 1 }, credentials })
   const dispatcher = agent.compose(interceptor)
   const send = async () => {
     const { statusCode, body } = await request(origin, { dispatcher })
@@ -344,7 +349,7 @@ async function tokens(t: Test, statuses: Record<string, [status: number, headers
 }
 
 t.test('what a try cost counts for its credential, though another one takes the next try', async t => {
-  const { clock, shaper, record } = world({ rate: '1/s', keys: THREE.slice(0, 2), retry: () => 10 })
+  const { clock, shaper, record } = world({ rate: '1/s', credentials: THREE.slice(0, 2), retry: () => 10 })
   const charges: RunContext['charge'][] = []
   const call = shaper.run(({ key, charge }) => {
     record.push(key)
@@ -375,7 +380,7 @@ t.test('with several buckets each has its capacity and its wait in front', async
     [{ requests: { ...slow, capacity: 1.5 }, tokens: fast }, { requests: 0.5 }],
     [{ requests: { ...slow, key: 'all' }, tokens: fast }, {}],
   ] as const) {
-    const { clock, shaper } = world({ rate: undefined, buckets, keys: THREE.slice(0, 1) } as never)
+    const { clock, shaper } = world({ rate: undefined, buckets, credentials: THREE.slice(0, 1) } as never)
     const errors: unknown[] = []
     for (let place = 0; place < 100; place += 1) shaper.run(() => {}, { cost }).catch(error => errors.push(error))
     await turn()
@@ -395,7 +400,7 @@ t.test('with several buckets each has its capacity and its wait in front', async
 })
 
 t.test('update: the capacity in front', async t => {
-  const { clock, shaper } = world({ capacity: 1, keys: THREE.slice(0, 1) })
+  const { clock, shaper } = world({ capacity: 1, credentials: THREE.slice(0, 1) })
   shaper.update({ capacity: 3 })
   let refused = 0
   for (let place = 0; place < 100; place += 1) shaper.run(() => {}).catch(() => (refused += 1))
@@ -421,4 +426,155 @@ t.test('shape: a request that is refused for a pause is sent again by a credenti
   t.ok(shaper.status('one').pausedForMs > 20_000)
   t.equal(shaper.status('two').pausedForMs, 0)
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('shape: a credential leaves for its origins only, and what goes elsewhere passes untouched', async t => {
+  const foreign = await serve(t, (req, res) => res.end(`${req.headers['x-api-key']}`))
+  const own = await serve(t, (req, res) => {
+    if (req.url === '/go') res.writeHead(302, { location: `${foreign.origin}/from` }).end()
+    else res.end(`${req.headers['x-api-key']}`)
+  })
+  const header = { 'x-api-key': 'secret' }
+  const credentials = [{ name: 'a', origins: [own.origin.toUpperCase().toLowerCase()], header }]
+  const interceptor = shape({ rate: '1000/s', credentials })
+  let released = 0
+  interceptor.shaper.on('released', () => (released += 1))
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const redirect = interceptors.redirect({ maxRedirections: 3 })
+  const text = async (url: string, dispatcher = agent.compose(interceptor)) =>
+    (await request(url, { dispatcher })).body.text()
+
+  t.equal(await text(own.origin), 'secret')
+  t.equal(await fetch(`${own.origin}/go`, { dispatcher: agent.compose(interceptor) }).then(_ => _.text()), 'undefined')
+  t.equal(await text(`${own.origin}/go`, agent.compose(interceptor, redirect)), 'undefined')
+  const inside = await request(`${own.origin}/go`, { dispatcher: agent.compose(redirect, interceptor) })
+  t.equal(inside.statusCode, 302, 'a redirect that would keep the headers is not followed')
+  await inside.body.dump()
+  t.equal(foreign.seen.length, 2)
+
+  const before = getGlobalDispatcher()
+  t.teardown(() => setGlobalDispatcher(before))
+  setGlobalDispatcher(agent.compose(interceptor))
+  t.equal(await (await request(foreign.origin)).body.text(), 'undefined')
+  t.equal(await (await request(own.origin)).body.text(), 'secret')
+  t.equal(released, 5, 'what goes elsewhere takes no slot')
+  const pool = new Pool(own.origin)
+  t.teardown(() => pool.destroy())
+  const nameless = pool.compose(interceptor).request({ path: '/', method: 'GET' })
+  await t.rejects(nameless, { name: 'TypeError', message: /^origin: missing, / })
+  await interceptor.shaper.drain()
+  t.equal(await (await request(foreign.origin)).body.text(), 'undefined', 'after the end of the shaper, too')
+})
+
+t.test('shape: credentials of other origins neither take nor hold up a request', async t => {
+  const [one, other] = await Promise.all([0, 1].map(() => serve(t, (req, res) => res.end(req.headers.authorization))))
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const interceptor = shape({
+    rate: '100/s',
+    capacity: 2,
+    credentials: [
+      { name: 'both', origins: [one!.origin, other!.origin], header: { authorization: 'both' } },
+      { name: 'other', origins: [other!.origin], header: { authorization: 'other' } },
+    ],
+  })
+  interceptor.shaper.pause('1m', 'both')
+  const dispatcher = agent.compose(interceptor)
+  const signal = new AbortController()
+  const held = request(one!.origin, { dispatcher, signal: signal.signal })
+  held.catch(() => {})
+  const answers = await Promise.all(
+    [1, 2, 3].map(async () => (await request(other!.origin, { dispatcher })).body.text()),
+  )
+  t.same(answers, ['other', 'other', 'other'])
+  t.equal(one!.seen.length, 0)
+  await interceptor.shaper.room()
+  t.equal(await interceptor.shaper.run(({ key }) => key), 'other', 'a call takes any')
+  interceptor.shaper.resume('both')
+  t.equal(await (await held).body.text(), 'both')
+})
+
+t.test('shape: a path that is always 401 takes no credential out, whether there are one or three', async t => {
+  for (const names of [['a'], ['a', 'b', 'c']]) {
+    const tried: string[] = []
+    const { origin } = await serve(t, (req, res) => {
+      if (req.url === '/bad') tried.push(req.headers.authorization!)
+      res.writeHead(req.url === '/bad' ? 401 : 200).end()
+    })
+    const agent = new Agent()
+    t.teardown(() => agent.destroy())
+    const credentials = names.map(name => ({ name, origins: [origin], header: { authorization: name } }))
+    const interceptor = shape({ rate: '500/s', credentials })
+    const dispatcher = agent.compose(interceptor)
+    const send = async (path: string, method: 'GET' | 'POST' = 'GET') => {
+      const { statusCode, body } = await request(`${origin}${path}`, { dispatcher, method })
+      await body.dump()
+      return statusCode
+    }
+    t.equal(await send('/bad'), 401)
+    t.same(tried.sort(), names, 'each tries it once')
+    t.equal(await send('/bad', 'POST'), 401, 'one that may not be repeated')
+    t.equal(tried.length, names.length + 1)
+    t.same(await Promise.all(['/', '/bad', '/', '/bad', '/'].map(path => send(path))), [200, 401, 200, 401, 200])
+    t.ok(names.every(name => interceptor.shaper.status(name).pausedForMs === 0))
+    t.match(interceptor.shaper.status(), { queued: 0, inFlight: 0 })
+  }
+})
+
+t.test('shape: revokedFor, and two credentials that refuse each for another request are not both out', async t => {
+  const barrier: (() => void)[] = []
+  const { origin } = await serve(t, (req, res) => {
+    const refused = `/${req.headers.authorization}` === req.url
+    const answer = () => res.writeHead(refused ? 401 : 200).end()
+    // The answers that take a credential out come together.
+    if (refused || req.url === '/fine') return answer()
+    barrier.push(answer)
+    if (barrier.length === 2) for (const each of barrier) each()
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const credentials = ['a', 'b'].map(name => ({ name, origins: [origin], header: { authorization: name } }))
+  const interceptor = shape({ rate: '500/s', revokedFor: '20s', credentials })
+  const out = () => ['a', 'b'].filter(name => interceptor.shaper.status(name).pausedForMs > 0)
+  const dispatcher = agent.compose(interceptor)
+  const send = async (path: string) => {
+    const { statusCode, body } = await request(`${origin}${path}`, { dispatcher })
+    await body.dump()
+    return statusCode
+  }
+  t.same(await Promise.all(['/a', '/b'].map(send)), [200, 200])
+  t.equal(out().length, 1, 'the last one is not taken out')
+  const { pausedForMs } = interceptor.shaper.status(out()[0]!)
+  t.ok(pausedForMs > 10_000 && pausedForMs <= 20_000, `${pausedForMs}`)
+  t.equal(await send('/fine'), 200)
+})
+
+t.test('shape: a request that waits for another credential does not keep the others from this one', async t => {
+  const done: string[] = []
+  const { origin } = await serve(t, (req, res) => {
+    const isRefused = req.url === '/bad' && req.headers.authorization === 'a'
+    done.push(`${req.url} ${req.headers.authorization}`)
+    res.writeHead(isRefused ? 401 : 200).end()
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const interceptor = shape({
+    rate: '500/s',
+    credentials: [
+      { name: 'a', origins: [origin], header: { authorization: 'a' } },
+      { name: 'b', origins: [origin], header: { authorization: 'b' }, rate: '2/s' },
+    ],
+  })
+  const dispatcher = agent.compose(interceptor)
+  const send = async (path: string) => {
+    const { statusCode, body } = await request(`${origin}${path}`, { dispatcher })
+    await body.dump()
+    return statusCode
+  }
+  // The second slot of b is half a second away, and then somebody waits for it.
+  const all = await Promise.all(['/bad', '/1', '/2', '/3', '/4', '/5', '/6', '/7', '/8', '/9'].map(send))
+  t.ok(all.every(status => status === 200))
+  t.equal(done.filter(each => each.startsWith('/bad')).at(-1), '/bad b')
+  t.ok(done.indexOf('/bad b') > 6, `${done}`)
 })

@@ -90,8 +90,8 @@ t.test('map ends with an error, an aborted signal or a break while its source ha
 
 t.test('room waits for room in front of credentials', async t => {
   const clock = createVirtualClock()
-  const keys = [{ name: 'a' }, { name: 'b' }]
-  const shaper = createShaper({ rate: '1/s', capacity: 2, keys, clock })
+  const credentials = [{ name: 'a' }, { name: 'b' }]
+  const shaper = createShaper({ rate: '1/s', capacity: 2, credentials, clock })
   const refused: unknown[] = []
   let left = 0
   const run = (): void => {

@@ -1,5 +1,6 @@
 /** The admin server: health, metrics, state, dashboard. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import type { AdminSettings } from '../../config/settings.js'
 import { startListening, urlOf } from '../../http/listening.js'
@@ -14,10 +15,10 @@ import { PLAIN, sendJson, sendProblem, sendText } from './answers.js'
 import { EventStreams } from './event-stream.js'
 import { KEY_METHODS, listedElsewhere, serveKey, serveSearch } from './key-requests.js'
 
-/** Whether the program accepts requests, and whether its store answers. */
 export interface Readiness {
   readonly draining: boolean
-  readonly storeReady: boolean
+  /** False: its store does not answer, and without it newcomers are rejected. */
+  readonly admits: boolean
 }
 
 /** The data of the admin server: of this process, or of all workers together. */
@@ -32,8 +33,9 @@ export interface AdminServer {
   close(): Promise<void>
 }
 
-/** Limits for clients of the admin server. `TIMEOUT` is in ms. */
+/** Limits for clients of the admin server. `EXCESS` is for connections that are being closed. `TIMEOUT` is in ms. */
 const MOST_CONNECTIONS = 512
+const EXCESS = 128
 const TIMEOUT = 5_000
 
 /** @throws when the address cannot be listened on */
@@ -46,7 +48,11 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
   // Loads the page now, so a missing file fails the start.
   dashboardPage()
 
+  const idle = new IdleConnections()
   const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
+    // Pipelined: its answer would have to wait in memory for a client that may not read.
+    if (res.socket === null) return void req.socket.destroy()
+    idle.asked(req.socket, served.access(req) === undefined ? res : undefined)
     // Only a PUT has a body that is read.
     if (req.method !== 'PUT') req.resume()
     res.once('finish', () => req.resume())
@@ -55,7 +61,8 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
       else sendProblem(res, 503, (error as Error).message)
     })
   })
-  server.maxConnections = MOST_CONNECTIONS
+  server.maxConnections = MOST_CONNECTIONS + EXCESS
+  server.on('connection', socket => idle.opened(socket))
   server.headersTimeout = TIMEOUT
   server.requestTimeout = TIMEOUT
   server.keepAliveTimeout = TIMEOUT
@@ -68,6 +75,36 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
         server.close(() => resolve())
         server.closeAllConnections()
       }),
+  }
+}
+
+/**
+ * Connections without a request that has access. The one that has been idle longest makes room for a newcomer, so that nobody keeps
+ * probes out.
+ */
+class IdleConnections {
+  readonly #idle = new Set<Socket>()
+  #open = 0
+
+  opened(socket: Socket): void {
+    this.#open += 1
+    const [longest] = this.#idle
+    if (this.#open > MOST_CONNECTIONS && longest !== undefined) {
+      this.#idle.delete(longest)
+      longest.destroy()
+    }
+    this.#idle.add(socket)
+    socket.once('close', () => {
+      this.#open -= 1
+      this.#idle.delete(socket)
+    })
+  }
+
+  /** @param answer the connection stays until it has been sent. Undefined: the request has no access */
+  asked(socket: Socket, answer: ServerResponse | undefined): void {
+    this.#idle.delete(socket)
+    if (answer === undefined) this.#idle.add(socket)
+    else answer.once('close', () => socket.destroyed || this.#idle.add(socket))
   }
 }
 
@@ -188,9 +225,9 @@ function only(
   sendProblem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
 }
 
-/** Ready means that the program serves, and that its store answers. */
-function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
+/** Ready means that newcomers would be served. */
+function ready(res: ServerResponse, { draining, admits }: Readiness): void {
   if (draining) sendText(res, 503, 'shutting down\n')
-  else if (!storeReady) sendText(res, 503, 'the store does not answer\n')
+  else if (!admits) sendText(res, 503, 'the store does not answer\n')
   else sendText(res, 200, 'ready\n')
 }

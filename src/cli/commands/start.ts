@@ -17,8 +17,8 @@ export async function runStart({ log, logLevel, ...options }: StartOptions, term
   if (isWorker()) return (await import('../serving/worker.js')).runWorker(choice)
   const sources = sourcesOf(options, terminal)
   const { workers } = sources
-  const { settings, file } = loadConfig(sources)
+  const { settings, file, digest } = loadConfig(sources)
   const { runService } = await import('../serving/service.js')
   const reload = () => loadConfig(sources).settings
-  await runService({ settings, file, reload }, workers === undefined ? undefined : workerCount(workers), choice)
+  await runService({ settings, file, digest, reload }, workers === undefined ? undefined : workerCount(workers), choice)
 }

@@ -92,7 +92,7 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
         hours: async () => hours(),
         views: async kind => (await (kind === 'present' ? present : board)?.views(kind)) ?? [],
         snapshot: () => takeSnapshot(options),
-        ready: async () => ({ draining: running.leaving, storeReady: running.sharing?.ready ?? true }),
+        ready: async () => ({ draining: running.leaving, admits: running.sharing?.admits ?? true }),
         metrics: async () => [await metrics.values()],
         ...createKeySource({ context: running, recent, tally, waits, wallNow }),
       }

@@ -58,7 +58,7 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
       const parts = await all<Readiness>({ about: 'ready' })
       return {
         draining: parts.every(({ draining }) => draining),
-        storeReady: parts.some(({ storeReady }) => storeReady),
+        admits: parts.some(({ admits }) => admits),
       }
     },
     async metrics() {

@@ -22,8 +22,8 @@ export interface ReloaderOptions {
   readonly files: readonly UsedFile[]
   /** Reads the configuration. @throws ConfigError where it is bad */
   readonly load: () => Settings
-  /** Puts a configuration into effect. Resolves to the number of expired waiters by route. */
-  readonly apply: (next: Settings) => Promise<ReadonlyMap<string, number>>
+  /** Puts a configuration into effect, with the files that it names. Resolves to the number of expired waiters by route. */
+  readonly apply: (next: Settings, files: readonly UsedFile[]) => Promise<ReadonlyMap<string, number>>
   readonly log: Logger
   /** Counts a reload. One that finds nothing changed is `ok`. */
   readonly reloaded?: ((result: 'ok' | 'failed') => void) | undefined
@@ -43,7 +43,7 @@ export function createReloader({ settings: first, files, load, apply, log, reloa
         reloaded?.('ok')
         return log.info('reloaded: nothing has changed')
       }
-      const expired = await apply(next)
+      const expired = await apply(next, now)
       reloaded?.('ok')
       current = next
       filesInUse = now

@@ -2,7 +2,7 @@
 import type { Logger } from 'pino'
 import type { ProgramMetrics } from '../../admin/counters/program-metrics.js'
 import type { AdminServer, AdminSource } from '../../admin/http/server.js'
-import { usedFiles } from '../../config/checks/readable-files.js'
+import { type UsedFile, usedFiles } from '../../config/checks/readable-files.js'
 import { openFileLimit } from '../../config/derived/open-files.js'
 import { watchFiles } from '../../config/read/file-watch.js'
 import { summary } from '../../config/report/summary.js'
@@ -18,6 +18,7 @@ import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
 import type { LogChoice } from '../logging/log-options.js'
 import { packageVersion } from '../version.js'
+import { onReload } from './hang-up.js'
 import { createReloader } from './reloader.js'
 
 /** A proxy in this process, or workers. */
@@ -41,6 +42,8 @@ export interface Loaded {
   readonly settings: Settings
   /** Where it came from; undefined: from flags. */
   readonly file: string | undefined
+  /** Of what was read of the file. */
+  readonly digest: string
   /** @throws ConfigError */
   reload(): Settings
 }
@@ -60,7 +63,7 @@ export async function runService(loaded: Loaded, workers: number | undefined, ch
 }
 
 async function run(
-  { settings, file, reload: load }: Loaded,
+  { settings, file, digest, reload: load }: Loaded,
   workers: number | undefined,
   choice: LogChoice,
 ): Promise<void> {
@@ -83,23 +86,22 @@ async function run(
   ]
   if (settings.egress !== undefined) log.info(CONNECT_PACED)
   for (const { path, message } of warned) log.warn(`${path}: ${message}`)
-  const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
+  const apply = async (next: Settings, used: readonly UsedFile[]): Promise<ReadonlyMap<string, number>> => {
     const expired = await service.reload(next)
-    watchAll(next)
+    watchAll(used)
     return expired
   }
   const { reload, current } = createReloader({ settings, files, load, apply, log, reloaded: metrics?.reloaded })
-  process.on('SIGHUP', reload)
   const watch = watchFiles(reload, {
     unwatched: (directory, { message }) =>
       log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
     missing: missing => log.warn({ file: missing }, 'this file is gone; what was read of it stays in use'),
   })
-  const watchAll = (next: Settings): void => {
-    const watched = usedFiles(next, settings.listen).map(each => each.file)
-    watch.watch(file === undefined ? watched : [file, ...watched])
+  const watchAll = (used: readonly UsedFile[]): void => {
+    watch.watch(file === undefined ? used : [{ file, digest }, ...used])
   }
-  watchAll(settings)
+  watchAll(files)
+  onReload(reload)
   const ending = firstSignal(service)
   // The reader of this line may send a signal or change the file at once, so it comes after the handlers.
   flushLog()

@@ -51,8 +51,8 @@ export async function runWorker(choice: LogChoice): Promise<void> {
       }
     }
   }
-  // A terminal signals the workers, too. They ignore that and wait for the order of the primary.
-  for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
+  // A terminal signals the workers, too. They ignore that and wait for the order of the primary. So with SIGHUP (hang-up.ts).
+  process.on('SIGINT', () => undefined)
   process.on('SIGTERM', () => void drain(0))
   let last = Promise.resolve()
   process.on('message', (order: Order) => {

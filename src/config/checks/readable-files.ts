@@ -136,13 +136,21 @@ export function usedFiles(settings: Settings, { tls }: Listen): UsedFile[] {
 }
 
 function usedFile(path: string, file: string): UsedFile {
-  let digest = ''
+  // The code that uses the file reports that it cannot be read.
+  return { path, file, digest: digestOfFile(file) ?? '' }
+}
+
+/** Undefined for a file that cannot be read. */
+export function digestOfFile(file: string): string | undefined {
   try {
-    digest = createHash('sha256').update(readFileSync(file)).digest('hex')
+    return digestOf(readFileSync(file))
   } catch {
-    // The digest stays empty. The code that uses the file reports the error.
+    return undefined
   }
-  return { path, file, digest }
+}
+
+export function digestOf(content: Buffer): string {
+  return createHash('sha256').update(content).digest('hex')
 }
 
 /** One line for each file with new contents. */

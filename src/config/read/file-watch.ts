@@ -1,5 +1,6 @@
-import { type FSWatcher, readFileSync, watch } from 'node:fs'
+import { type FSWatcher, watch } from 'node:fs'
 import { basename, dirname } from 'node:path'
+import { digestOfFile } from '../checks/readable-files.js'
 
 /** How long to wait for further changes, in ms: editors and deployments write in several steps. */
 const SETTLE_MS = 100
@@ -8,9 +9,15 @@ const SETTLE_MS = 100
 const POLL_MS = 2_000
 
 export interface FileWatch {
-  /** Watches exactly these files from now on. */
-  watch(files: readonly string[]): void
+  /** Watches exactly these files from now on. One that has changed since it was read counts as changed. */
+  watch(files: readonly ReadFile[]): void
   close(): void
+}
+
+/** A file, and the digest of what was read of it. */
+export interface ReadFile {
+  readonly file: string
+  readonly digest: string
 }
 
 /** What a watch cannot do. */
@@ -28,7 +35,7 @@ export interface WatchFaults {
  * of the file itself would miss.
  */
 export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch {
-  const lastContents = new Map<string, string | undefined>()
+  const lastDigests = new Map<string, string>()
   const watchers = new Map<string, FSWatcher>()
   let settleTimer: NodeJS.Timeout | undefined
   /** At how many polls in a row a file could not be read. */
@@ -37,8 +44,8 @@ export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch 
 
   function poll(): void {
     let isChanged = false
-    for (const [file, before] of lastContents) {
-      const now = contents(file)
+    for (const [file, before] of lastDigests) {
+      const now = digestOfFile(file)
       if (now !== before && now !== undefined) isChanged = true
       const times = now === undefined ? (missed.get(file) ?? 0) + 1 : 0
       missed.set(file, times)
@@ -55,25 +62,25 @@ export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch 
 
   function compare(): void {
     let isChanged = false
-    for (const [file, before] of lastContents) {
-      const now = contents(file)
+    for (const [file, before] of lastDigests) {
+      const now = digestOfFile(file)
       // A file is missing for a moment while it is replaced.
       if (now === undefined || now === before) continue
-      lastContents.set(file, now)
+      lastDigests.set(file, now)
       isChanged = true
     }
     if (isChanged) changed()
   }
 
   function forget(file: string): void {
-    lastContents.delete(file)
+    lastDigests.delete(file)
     missed.delete(file)
   }
 
   function watchDirectory(directory: string): void {
     try {
       const watcher = watch(directory, (_event, name) => {
-        const isOurs = [...lastContents.keys()].some(file => dirname(file) === directory && basename(file) === name)
+        const isOurs = [...lastDigests.keys()].some(file => dirname(file) === directory && basename(file) === name)
         // Kubernetes turns a link called `..data`.
         if (name === null || isOurs || name.startsWith('..')) compareSoon()
       })
@@ -96,23 +103,15 @@ export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch 
 
   return {
     watch(files) {
-      for (const file of lastContents.keys()) if (!files.includes(file)) forget(file)
-      for (const file of files) if (!lastContents.has(file)) lastContents.set(file, contents(file))
-      watchDirectories(new Set(files.map(dirname)))
+      for (const known of lastDigests.keys()) if (!files.some(({ file }) => file === known)) forget(known)
+      for (const { file, digest } of files) if (!lastDigests.has(file)) lastDigests.set(file, digest)
+      watchDirectories(new Set(files.map(({ file }) => dirname(file))))
+      compareSoon()
     },
     close() {
       clearTimeout(settleTimer)
       clearInterval(polls)
       for (const watcher of watchers.values()) watcher.close()
     },
-  }
-}
-
-/** Undefined for a file that cannot be read. */
-function contents(file: string): string | undefined {
-  try {
-    return readFileSync(file, 'utf8')
-  } catch {
-    return undefined
   }
 }

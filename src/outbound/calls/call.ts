@@ -22,12 +22,16 @@ import { retryAfter } from '../retry-after.js'
 /** ms that a call may wait longer than its `maxWait` once it is admitted. `retryAfterMs` has as much. */
 const TOLERANCE = 1
 
+const NONE: readonly KeyQueue[] = []
+
 /** What a call asks for. */
 export interface CallFacts extends Cost {
   readonly key: string
   /** ms; undefined: the shaper's own */
   readonly maxWait?: number | undefined
   readonly priority?: number
+  /** Of a request. Default: empty. */
+  readonly origin?: string
   readonly id?: string | undefined
 }
 
@@ -37,6 +41,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   readonly cost: number
   readonly costs: readonly number[] | undefined
   readonly priority: number
+  readonly origin: string
+  /** Credentials that have been answered 401 to it. */
+  refusedBy: readonly KeyQueue[] = NONE
   readonly arrivedAt: number
   /** Set once the call counts in its queue. */
   route!: KeyQueue
@@ -54,12 +61,13 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   /** The caller's async context. A call that waits or may be tried again needs it: others run in it anyway. */
   #asyncContext: AsyncResource | undefined
 
-  constructor(context: CallContext, { key, cost, costs, priority, maxWait, id }: CallFacts) {
+  constructor(context: CallContext, { key, cost, costs, priority, origin, maxWait, id }: CallFacts) {
     this.context = context
     this.key = key
     this.cost = cost
     this.costs = costs
     this.priority = priority ?? DEFAULT_PRIORITY
+    this.origin = origin ?? ''
     this.#maxWait = maxWait
     this.#id = id
     this.arrivedAt = context.clock.now()

@@ -24,9 +24,8 @@ type Options = Dispatcher.DispatchOptions
 /** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
 
-/** The status of an answer to a credential that is not valid (any more), and for how many ms that is not used then. */
-const REVOKED = 401
-const REVOKED_FOR = 60_000
+/** The status of an answer to a credential that may not be valid (any more). */
+const UNAUTHORIZED = 401
 
 export class HeldRequest extends Call implements Sender, Writer {
   readonly handler: Dispatcher.DispatchHandler
@@ -120,11 +119,12 @@ export class HeldRequest extends Call implements Sender, Writer {
     const pause = Math.max(asked, left)
     if (pause > 0) context.pauses.announced(route, pause)
     // A listener of `paused` may have aborted it.
-    if (this.controller.aborted || (status === REVOKED && this.#isMovedFromRevoked(attempt, real))) return
+    if (this.controller.aborted || (status === UNAUTHORIZED && this.#isMovedFromRefused(attempt, real))) return
+    if (status < 400) this.#takeOut()
     const isRetried = hasStatus(retry.status, status, fields)
     if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.#retries += 1
-    if (pause > 0 && this.#moveToOther(attempt, real)) return this.context.credentials?.give()
+    if (pause > 0 && this.#moveToOther(attempt, real)) return
     this.controller.attach(undefined)
     this.#unwanted = attempt.discard(real)
     if (this.requeue()) return
@@ -146,25 +146,31 @@ export class HeldRequest extends Call implements Sender, Writer {
     }
   }
 
-  /** The credential is not valid any more. Another one takes the request, if it may be sent again. */
-  #isMovedFromRevoked(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
-    const { context, route } = this
-    if (context.credentials?.of(route) === undefined) return false
-    const isMoved = isRepeatable(this.#options) && this.#moveToOther(attempt, real)
-    // Those that wait for it go back to the front, too.
-    context.pauses.pause(route, REVOKED_FOR)
-    return isMoved
+  /** Another credential tries the request, if it may be sent again: this one may be invalid, or the request always be refused. */
+  #isMovedFromRefused(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
+    if (!isRepeatable(this.#options)) return false
+    this.refusedBy = [...this.refusedBy, this.route]
+    return this.#moveToOther(attempt, real)
+  }
+
+  /** The request succeeds: the credentials that were answered 401 are invalid. Those that wait for them go back to the front. */
+  #takeOut(): void {
+    const { credentials, pauses } = this.context
+    for (const queue of this.refusedBy) {
+      if (queue !== this.route && credentials?.hasOther(this, [queue])) pauses.pause(queue, this.#settings.revokedFor)
+    }
   }
 
   /** Another credential takes the request, if there is one that does not pause. */
   #moveToOther(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
     const { credentials } = this.context
-    if (credentials?.of(this.route) === undefined || !credentials.hasOther(this.route)) return false
+    if (!credentials?.hasOther(this, [...this.refusedBy, this.route])) return false
     this.controller.attach(undefined)
     this.#unwanted = attempt.discard(real)
     this.leaveFlight()
     this.#placesLeft += 1
     this.returnToFront()
+    credentials.give()
     return true
   }
 

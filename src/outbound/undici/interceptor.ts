@@ -6,7 +6,7 @@ import { checkKey, readCost } from '../calls/call-options.js'
 import { type CostAfter, type Costs, readShapeOptions, type ShaperOptions } from '../options.js'
 import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
-import { discard, keyOf } from './request-parts.js'
+import { discard, keyOf, originOf } from './request-parts.js'
 
 /** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
 export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
@@ -38,6 +38,11 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
    * a Blob or FormData. `fetch` makes a stream of every body: with it only requests without one. Default: none.
    */
   readonly retry?: { readonly status: readonly number[]; readonly max: number }
+  /**
+   * For how long a credential is not used once it was answered 401 and another one then succeeded with the same request:
+   * `"60s"`, the default, or ms. The last one is always used.
+   */
+  readonly revokedFor?: string | number
 }
 
 /** The methods that handlers of undici 7 and 8 share. Those of undici 6 have none of them. */
@@ -52,8 +57,11 @@ export interface ShapeInterceptor {
   readonly shaper: OutboundShaper
 }
 
+const NO_ORIGIN = 'origin: missing, and a credential leaves for its origins only; use an Agent as the dispatcher'
+
 /**
  * Creates an interceptor that holds requests until their turn. Compose it first, so that what other interceptors send passes it.
+ * With `credentials` a request to an origin that none of them is for passes untouched.
  * A request that is not let through fails with OverflowError, ExpiredError or ClosedError. With `fetch` that error is the `cause` of a TypeError.
  *
  * @throws RangeError or TypeError as `createShaper`
@@ -71,15 +79,21 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
       if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
         throw new TypeError('shape() needs undici 7 or 8: npm install undici@7')
       }
-      new HeldRequest(context!, request, factsOf(options), { dispatch, options, handler }).begin()
+      const { credentials } = context!
+      const origin = originOf(options.origin)
+      if (credentials !== undefined && origin !== '' && credentials.frontOf(origin) === undefined)
+        return dispatch(options, handler)
+      new HeldRequest(context!, request, factsOf(options, origin), { dispatch, options, handler }).begin()
       return true
     }
   }
-  const factsOf = (options: Dispatcher.DispatchOptions): CallFacts => {
+  const factsOf = (options: Dispatcher.DispatchOptions, origin: string): CallFacts => {
     try {
-      const key = context!.credentials === undefined ? keyOf(options, request.key) : ''
+      const areOwn = context!.credentials !== undefined
+      if (areOwn && origin === '') throw new TypeError(NO_ORIGIN)
+      const key = areOwn ? '' : keyOf(options, request.key)
       const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
-      return { key: checkKey(key), ...readCost(cost, context!.names) }
+      return { key: checkKey(key), ...readCost(cost, context!.names), origin }
     } catch (error) {
       discard(options.body, error instanceof Error ? error : new Error('not sent', { cause: error }))
       throw error

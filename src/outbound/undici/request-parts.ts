@@ -14,7 +14,7 @@ export function keyOf(options: Options, key: RequestSettings<Options>['key']): s
   return key === 'origin' ? originOf(options.origin) : (headerOf(options.headers, key.header) ?? '')
 }
 
-function originOf(origin: string | URL | undefined): string {
+export function originOf(origin: string | URL | undefined): string {
   // A dispatcher for one origin does not name it.
   if (origin === undefined) return ''
   const text = String(origin)
@@ -40,16 +40,16 @@ function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
   }
 }
 
-/** The options of a request with a credential: its origin, and its headers in place of those of the same names. */
-export function withCredential(options: Options, { header, origin }: Credential): Options {
-  const moved = origin === undefined ? options : { ...options, origin }
-  if (header === undefined) return moved
+/** The options of a request with a credential: its headers in place of those of the same names. */
+export function withCredential(options: Options, { header }: Credential): Options {
+  if (header === undefined) return options
   const headers: string[] = Object.entries(header).flat()
   for (const [name, value] of pairs(options.headers)) {
     if (Object.hasOwn(header, String(name).toLowerCase()) || value === undefined || value === null) continue
     for (const each of Array.isArray(value) ? value : [value]) headers.push(String(name), String(each))
   }
-  return { ...moved, headers }
+  // An interceptor that we dispatch to would follow a redirect with them.
+  return { ...options, headers, maxRedirections: 0 } as Options
 }
 
 /** Whether a request may be sent once more: it is repeatable, and so is its body. */
