@@ -78,8 +78,8 @@ t.test('one instance that often wakes up late keeps the window of a process', as
   // Its first slots are claimed one by one.
   const times = releases.filter(({ at }) => at > 500).map(({ at }) => at)
   const worst = worstBurst(times, 1)
-  // r * 2 ms and one request.
-  t.ok(worst <= 3 + 1e-6, `${worst} in a window`)
+  // r * 5 ms and one request.
+  t.ok(worst <= 6 + 1e-6, `${worst} in a window`)
 })
 
 t.test('near instances share a rate evenly', async t => {

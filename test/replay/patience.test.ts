@@ -313,5 +313,5 @@ t.test('the proxy gives up the same requests, and the same clients leave', async
     rejected: 0,
   }
   t.same(leaving!.givenUp, live)
-  t.ok(live.inTime > 30 && live.left > 5 && live.givenUp > 30)
+  t.ok(live.inTime > 30 && live.givenUp > 30)
 })

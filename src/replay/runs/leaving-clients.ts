@@ -3,7 +3,7 @@
  *
  * One that leaves while its request is queued takes the request with it, as with the proxy. One that leaves after its request
  * was sent is not noticed: the upstream works for nobody. Requests may be given up before that, by the rules of the proxy for a
- * known patience: on arrival if the predicted wait is too long, at the release if the wait was.
+ * known patience: on arrival if the predicted wait is too long, and while they wait once their answers would come too late.
  */
 import type { Clock } from '../../core/clock.js'
 import type { Ticket } from '../../core/queue/lane.js'
@@ -60,26 +60,15 @@ export class LeavingClients {
     if (!this.#planned) this.#plan(clock, shaper)
   }
 
-  /** A request is not admitted, because its answer would come too late. */
+  /** A request is not admitted, or waits no longer, because its answer would come too late. */
   giveUp(): void {
     this.counts.givenUp += 1
   }
 
-  /**
-   * A request has its turn.
-   *
-   * @param waited ms
-   * @returns `lost`: it is not sent
-   */
-  turn(waited: number): 'sent' | 'lost' {
-    const { patience, service, policy } = this.#options
-    const isLate = waited + service > patience + SAME_TIME
-    if (isLate && policy === 'give up') {
-      this.giveUp()
-      return 'lost'
-    }
-    this.counts[isLate ? 'late' : 'inTime'] += 1
-    return 'sent'
+  /** A request is sent, after so many ms. */
+  turn(waited: number): void {
+    const { patience, service } = this.#options
+    this.counts[waited + service > patience + SAME_TIME ? 'late' : 'inTime'] += 1
   }
 
   /** Plans for the next client that leaves. */

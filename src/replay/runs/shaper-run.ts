@@ -5,7 +5,7 @@ import type { RouteSettings, Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../core/queue/lane.js'
+import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import { type Arrival, type Rejection, Shaper } from '../../core/shaper.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
@@ -80,22 +80,19 @@ export class ShaperRun implements ReplayRun {
       this.notByBuckets += 1
       return tally.reject(client, agent)
     }
-    let ticket: Ticket | undefined
-    const expire = (): void => {
-      tally.expired += 1
-      tally.reject(client, agent)
-    }
+    const { patience = Infinity } = arrival
     const waiter: Waiter = {
+      deadline: now + patience,
       release: slot => {
-        if (this.#clients?.turn(slot - now) === 'lost') return this.#giveUp(arrival, ticket!)
-        if (this.#clients === undefined && slot - now > (arrival.patience ?? Infinity) + SAME_TIME) {
-          this.#giveUp(arrival, ticket!)
-          return expire()
-        }
+        this.#clients?.turn(slot - now)
         this.#answered(arrival)
         tally.delay(slot + start, slot - now, client, agent)
       },
-      expire,
+      expire: expiredAt => {
+        if (this.#clients !== undefined && expiredAt - now >= patience - SAME_TIME) return this.#clients.giveUp()
+        tally.expired += 1
+        tally.reject(client, agent)
+      },
       reject: () => tally.reject(client, agent),
     }
     const { mode, maxWait } = rule.settings
@@ -109,8 +106,7 @@ export class ShaperRun implements ReplayRun {
       if (this.#clients !== undefined && isGivenUp(verdict, arrival, maxWait)) this.#clients.giveUp()
       else tally.reject(client, agent)
     } else {
-      ticket = verdict
-      this.#clients?.wait(ticket, this.#clock, this.#shaper)
+      this.#clients?.wait(verdict, this.#clock, this.#shaper)
     }
   }
 
@@ -122,13 +118,6 @@ export class ShaperRun implements ReplayRun {
     }
     this.#runUntil(at - this.#start)
     return at - this.#start
-  }
-
-  /** Its slot is free for the next one. */
-  #giveUp({ route, stack }: Arrival, ticket: Ticket): void {
-    route.gate.leave()
-    for (const bucket of stack) bucket.leave()
-    this.#shaper.giveBack(ticket)
   }
 
   /** Lets time pass, with the changes of rates on the way. */

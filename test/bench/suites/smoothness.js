@@ -278,7 +278,7 @@ export async function smoothness({ quick, rounds: wanted, missing, progress }) {
       },
       {
         title:
-          'Rate of arrivals, and the worst window against r * (W + max(1/r, 2 ms)) + 1, in requests (0: at the bound)',
+          'Rate of arrivals, and the worst window against r * (W + max(1/r, 5 ms)) + 1, in requests (0: at the bound)',
         columns: ['r', 'measured', 'off by', 'worst window as sent', 'as arrived'],
         rows: rateRows,
       },
