@@ -1,3 +1,4 @@
+import { ownValue } from '../core/structures/own-value.js'
 /** What zod passes to an error function. */
 export interface RefusedValue {
   readonly input?: unknown
@@ -93,7 +94,8 @@ const PLACES: Readonly<Record<string, string>> = { maxInFlight: '"upstream" or a
 
 /** The message for a key that the object does not have. */
 export function unknownKey(key: string, known: readonly string[]): string {
-  if (Object.hasOwn(PLACES, key)) return `unknown key here; it belongs in ${PLACES[key]}`
+  const place = ownValue(PLACES, key)
+  if (place !== undefined) return `unknown key here; it belongs in ${place}`
   return `unknown key; ${hint(key, known, 'known keys')}`
 }
 

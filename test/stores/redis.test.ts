@@ -1,6 +1,7 @@
 import { Redis } from 'ioredis'
 import t from 'tap'
 import { CLOCK_ORIGIN } from '../../src/stores/constants.js'
+import { bucketKey } from '../../src/stores/redis/keys.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startCluster, startRedis } from '../servers/redis.js'
 import { boardConformance } from './board-conformance.js'
@@ -13,6 +14,9 @@ const OPTIONS = { timeout: 1_000, clock }
 /** One for all suites: each has a prefix of its own. */
 const server = await startRedis()
 t.teardown(() => server.stop())
+
+const client = new Redis(server.url, { protocol: 2 })
+t.teardown(() => client.disconnect())
 
 function create(prefix: string, more: object = {}) {
   return createRedisStore({ ...OPTIONS, url: server.url, prefix: `${prefix}:`, ...more })
@@ -59,6 +63,22 @@ clockConformance('Redis', async () => {
   return { store, setClock: ms => server.command('SET', 'set_by', ms), close: () => store.close() }
 })
 
+t.test('a NaN in Redis counts as 0', async t => {
+  const store = create('healed')
+  t.teardown(() => store.close())
+  const limits = { name: 'client', rate: 1e-6, capacity: 10 }
+  const stack = [{ limits, key: 'k', group: 'g' }]
+  const ask = (cost: number) => store.admit({ stack, cost, maxWait: Infinity, claim: true })
+  t.match(await ask(4), { admitted: true })
+  // As older versions have left it: level, at, free, blocked, rate.
+  const key = bucketKey('healed:', stack[0]!)
+  t.ok(await client.exists(key))
+  const state = Buffer.from(new Float64Array([NaN, 0, NaN, 0, limits.rate]).buffer)
+  await client.set(key, state)
+  t.match(await ask(10), { admitted: true, levels: [10], claim: { granted: true } })
+  t.match(await ask(1), { admitted: false, reason: 'overflow' })
+})
+
 modelled('Redis', async () => {
   const timeSource = "tonumber(redis.call('GET', 'model_time') or 0)"
   const store = create('model', { timeSource, clock: standing })
@@ -70,8 +90,6 @@ modelled('Redis', async () => {
   }
 })
 
-const client = new Redis(server.url, { protocol: 2 })
-t.teardown(() => client.disconnect())
 for (const suite of [exchangeConformance, exchangeModelled]) {
   suite('Redis', async () => {
     const timeSource = "tonumber(redis.call('GET', 'time') or 0)"
