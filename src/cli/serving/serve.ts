@@ -223,14 +223,18 @@ function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
 function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): Error {
   const address = `${listen.host}:${listen.port}`
   // For a worker the primary binds the port, so the call has another name.
-  const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')
+  const isAddress = ['listen', 'bind'].includes(error.syscall ?? '')
+  if (error.syscall === 'getaddrinfo') {
+    return new CommandError(
+      `listen: the name in ${address} does not resolve (${error.code}); use an address of this machine, e.g. --listen 0.0.0.0:${listen.port}`,
+    )
+  }
   switch (isAddress ? error.code : error.syscall) {
     case 'EADDRINUSE':
       return new CommandError(`${address} is in use; choose another address with --listen HOST:PORT`)
     case 'EACCES':
       return new CommandError(`${address} needs privileges; choose a port above 1023 with --listen HOST:PORT`)
     case 'EADDRNOTAVAIL':
-    case 'ENOTFOUND':
       return new CommandError(`${address} is not an address of this machine; choose another with --listen HOST:PORT`)
     case 'open':
       return new CommandError(`cannot read ${error.path}: ${error.code}`)
