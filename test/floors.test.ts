@@ -129,6 +129,44 @@ function bareBooleans(path: string, text: string): string[] {
   })
 }
 
+/**
+ * Tables that are indexed by a text, as `path: code`. A client may say `constructor`, which every object has: a Map, or `ownValue`,
+ * has not. It finds `table[text]` and `text in table` of TypeScript. Fine are an index whose type is numbers, symbols, literals or a
+ * type parameter (the keys of a type), and what the same function asks `Object.hasOwn` about. It sees neither `any`, nor
+ * destructuring, nor the scripts of the dashboard, which have no types.
+ */
+function openTables(program: ts.Program): string[] {
+  const checker = program.getTypeChecker()
+  const isOpen = (index: ts.Expression): boolean => {
+    const type = checker.getTypeAtLocation(index)
+    const types = type.isUnion() ? type.types : [type]
+    return types.some(each => each.isIntersection() || (each.flags & ts.TypeFlags.String) !== 0)
+  }
+  const isAsked = (node: ts.Node, table: string, index: string): boolean => {
+    const { body } = (ts.findAncestor(node, ts.isFunctionLike) ?? {}) as { body?: ts.Node }
+    return body?.getText().includes(`Object.hasOwn(${table}, ${index})`) === true
+  }
+  const found: string[] = []
+  for (const file of program.getSourceFiles()) {
+    const path = posix.relative(posix.join(ROOT, 'src'), file.fileName)
+    if (path.startsWith('../') || INDEXES_ITS_OWN.has(path)) continue
+    const visit = (node: ts.Node): void => {
+      ts.forEachChild(node, visit)
+      const isIn = ts.isBinaryExpression(node) && node.operatorToken.kind === ts.SyntaxKind.InKeyword
+      if (!isIn && !ts.isElementAccessExpression(node)) return
+      const [table, index] = ts.isBinaryExpression(node)
+        ? [node.right, node.left]
+        : [node.expression, node.argumentExpression]
+      if (isOpen(index) && !isAsked(node, table.getText(), index.getText())) found.push(`${path}: ${node.getText()}`)
+    }
+    visit(file)
+  }
+  return found
+}
+
+/** Their texts index objects without a prototype, or are names of our own types. */
+const INDEXES_ITS_OWN = new Set(['proxy/http2/fields.ts', 'stores/workers/codec.ts'])
+
 function isBoolean({ type, initializer }: ts.ParameterDeclaration): boolean {
   if (type === undefined) {
     return initializer?.kind === ts.SyntaxKind.TrueKeyword || initializer?.kind === ts.SyntaxKind.FalseKeyword
@@ -309,6 +347,35 @@ t.test('no function takes a boolean beside other parameters', async t => {
     list.map((x, callback) => callback)
   `
   t.same(bareBooleans('a.ts', text), ['a.ts: bare', 'a.ts: bareDefault', 'a.ts: bareOrNone', 'a.ts: bareMember'])
+})
+
+t.test('no table is indexed by a text that may be `constructor`', async t => {
+  const { options } = ts.parseJsonConfigFileContent(
+    ts.readConfigFile(`${ROOT}tsconfig.json`, ts.sys.readFile).config,
+    ts.sys,
+    ROOT,
+  )
+  const paths = Object.keys(read()).filter(path => path.endsWith('.ts'))
+  const names = paths.map(path => posix.join(ROOT, 'src', path))
+  t.same(openTables(ts.createProgram(names, options)), [])
+  const text = `
+    type Table = Record<string, number>
+    const bad = (table: Table, name: string) => table[name]
+    const write = (table: Table, name: string) => { table[name] = 1 }
+    const asked = (table: Table, name: string) => name in table
+    const unsure = (table: Table, name: 'a' | (string & {})) => table[name]
+    const good = (table: Table, name: 'a' | 'b', place: number, list: number[]) => [table[name], list[place], table.c]
+    const known = (table: Table, name: string) => (Object.hasOwn(table, name) ? table[name] : 0)
+    const generic = <K extends string>(table: Record<K, number>, key: K) => table[key]
+  `
+  const file = posix.join(ROOT, 'src', 'a.ts')
+  const host = ts.createCompilerHost(options)
+  const { getSourceFile } = host
+  host.getSourceFile = (name, ...rest) =>
+    name === file ? ts.createSourceFile(name, text, ts.ScriptTarget.ES2023, true) : getSourceFile(name, ...rest)
+  t.same(openTables(ts.createProgram([file], options, host)), [
+    ...['a.ts: table[name]', 'a.ts: table[name]', 'a.ts: name in table', 'a.ts: table[name]'],
+  ])
 })
 
 t.test('each exported name stands for one thing', async t => {

@@ -1,3 +1,4 @@
+import { ownValue } from '../core/structures/own-value.js'
 import { isObject } from './checks/partial-config.js'
 import type { Finding } from './problems.js'
 
@@ -91,7 +92,7 @@ function mergeLimits(raw: FileObject, { rate, capacity, burst, key, mode }: Flag
   const at = ['buckets', bucket]
   if (rate !== undefined) put('--rate', [...at, 'rate'], numeric(rate))
   if (capacity !== undefined) {
-    const target = (raw.buckets as FileObject)[bucket]
+    const target = ownValue(raw.buckets as FileObject, bucket)
     if (isObject(target)) delete target.maxDelay
     put('--capacity', [...at, 'capacity'], numeric(capacity))
   }
@@ -107,8 +108,8 @@ function mergeLimits(raw: FileObject, { rate, capacity, burst, key, mode }: Flag
 function set(file: FileObject, path: readonly PropertyKey[], value: unknown): void {
   const parent = path
     .slice(0, -1)
-    .reduce<unknown>((node, step) => (node as FileObject | undefined)?.[step as string], file)
-  if (typeof parent === 'object' && parent !== null) (parent as FileObject)[path.at(-1) as string] = value
+    .reduce<unknown>((node, step) => ownValue(node as FileObject | undefined, String(step)), file)
+  if (typeof parent === 'object' && parent !== null) Object.assign(parent, { [path.at(-1)!]: value })
 }
 
 /** A text that is a number as that number, because flags are always text. */

@@ -1,3 +1,4 @@
+import { ownValue } from '../core/structures/own-value.js'
 /** What zod passes to an error function. */
 export interface RefusedValue {
   readonly input?: unknown
@@ -47,6 +48,12 @@ export function quoteUrl(value: unknown): string {
   return quote(typeof value === 'string' ? value.replace(/^([a-z][a-z0-9+.-]*:\/\/)?.*@/isu, '$1***@') : value)
 }
 
+/** What to write for a host with `$NAME`, behind other text. Empty: it has none. What is before an `@` may be secret. */
+export function bracesFor(address: string): string {
+  const [, name] = /\$([A-Za-z_]\w*)/.exec(address.replace(/^.*@/s, '')) ?? []
+  return name === undefined ? '' : `; write "\${${name}}" for a variable`
+}
+
 /** `"a", "b" or "c"` */
 export function either(words: readonly string[]): string {
   const quoted = words.map(word => JSON.stringify(word))
@@ -93,7 +100,8 @@ const PLACES: Readonly<Record<string, string>> = { maxInFlight: '"upstream" or a
 
 /** The message for a key that the object does not have. */
 export function unknownKey(key: string, known: readonly string[]): string {
-  if (Object.hasOwn(PLACES, key)) return `unknown key here; it belongs in ${PLACES[key]}`
+  const place = ownValue(PLACES, key)
+  if (place !== undefined) return `unknown key here; it belongs in ${place}`
   return `unknown key; ${hint(key, known, 'known keys')}`
 }
 

@@ -1,5 +1,6 @@
 /** Where stores are: their URLs, and tables. */
-import { quote, quoteUrl } from './messages.js'
+import { readAuthority } from '../http/authority.js'
+import { bracesFor, quote, quoteUrl } from './messages.js'
 
 /** One kind of URL. `isGood` checks everything but the scheme. */
 export interface StoreUrl {
@@ -21,11 +22,12 @@ const SENTINEL: StoreUrl = {
 const POSTGRES: StoreUrl = {
   example: 'postgres://127.0.0.1/shaper',
   schemes: /^postgres(?:ql)?:\/\//,
-  isGood: value => URL.canParse(value),
+  // Without a host, or with a path in its place, it is a socket.
+  isGood: value => hasHost(value) || (URL.canParse(value) && /^(?:%2f|$)/i.test(new URL(value).hostname)),
 }
 
 function hasHost(value: string): boolean {
-  return URL.canParse(value) && new URL(value).hostname !== ''
+  return URL.canParse(value) && readAuthority(new URL(value).host) !== undefined
 }
 
 /** Checks `redis+sentinel://user:password@host:port,host:port/NAME`: hosts of Sentinels, and the name of their master. */
@@ -51,7 +53,7 @@ function check(value: string, kind: StoreUrl): string {
 function fault(input: unknown, { example }: StoreUrl): string {
   return input === undefined
     ? `missing; use e.g. "${example}"`
-    : `${quoteUrl(input)} is not the URL of this store; use e.g. "${example}"`
+    : `${quoteUrl(input)} is not the URL of this store${bracesFor(String(input)) || `; use e.g. "${example}"`}`
 }
 
 /** Reads a URL. It throws a RangeError without the password. */

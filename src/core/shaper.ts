@@ -9,6 +9,7 @@ import { makeRoom } from './admission/fair-drop.js'
 import type { Newcomer } from './admission/look-ahead.js'
 import { exactWaits } from './admission/predicted-wait.js'
 import { slackOf } from './bucket/limits.js'
+import { isCost } from './bucket/meter.js'
 import {
   type Arrival,
   costAt,
@@ -296,6 +297,7 @@ export class Shaper {
 
   /** A cost passes a bucket without being asked for. What waits leaves accordingly later. */
   count(bucket: SharedBucket, cost: number): void {
+    if (!isCost(cost)) return
     bucket.fill(
       cost,
       this.#engine.settleBefore(armed => armed.recallBucket(bucket)),

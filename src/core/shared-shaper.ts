@@ -5,7 +5,7 @@
  */
 
 import { promiseKept } from './admission/appointments.js'
-import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
+import { decide, placeless, shutOut, timeUntilFit, uncountable } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
 import { isMixed } from './admission/mixed-costs.js'
 import { levelWait, predictedWait } from './admission/predicted-wait.js'
@@ -87,6 +87,8 @@ export class SharedShaper {
     const { stack } = arrival
     // The store has no part in it.
     if (stack.length === 0) return callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
+    const refused = uncountable(arrival)
+    if (refused !== undefined) return callbacks.decided(refused)
     const admit = (): void => {
       if (!this.#asks(arrival)) {
         const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
@@ -274,7 +276,7 @@ export class SharedShaper {
     if (arrival.stack.length === 0) return callbacks.decided(shaper.meter(arrival))
     if (!this.#asks(arrival)) return callbacks.decided(this.#meterAlone(arrival))
     const { gate } = arrival.route
-    const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
+    const shutBefore = uncountable(arrival) ?? shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
     const booked = this.#promises.claimOf(arrival)
     if (arrival.stack.some(isLeased) && booked === undefined) return this.#meterByLease(arrival, callbacks)

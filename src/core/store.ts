@@ -64,6 +64,7 @@
  */
 import type { Board, News } from './board.js'
 import type { BucketLimits } from './bucket/limits.js'
+import { isCost } from './bucket/meter.js'
 import type { MaybePromise } from './maybe-promise.js'
 import { LAST_PRIORITY } from './priority.js'
 import type { UpstreamState } from './upstream-state.js'
@@ -84,6 +85,14 @@ export interface BucketRef {
 /** What a cost of a request is in this bucket. */
 export function costOfRef({ cost: own }: BucketRef, cost: number): number {
   return own === undefined || cost === 0 ? cost : own
+}
+
+/**
+ * Whether buckets can count what a request costs in each. With a cost that they cannot count an admission is `too-costly`, no claim is
+ * granted, nothing is promised, and nothing changes. A store refuses it itself: another instance may be of another version.
+ */
+export function areCosts(stack: readonly BucketRef[], cost: number): boolean {
+  return stack.every(ref => isCost(costOfRef(ref, cost)))
 }
 
 export interface AdmitRequest {

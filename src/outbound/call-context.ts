@@ -1,4 +1,5 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
+
 import { randomUUID } from 'node:crypto'
 import { quote } from '../config/messages.js'
 import { decide, timeUntilFit } from '../core/admission/decide.js'
@@ -8,6 +9,7 @@ import type { Clock } from '../core/clock.js'
 import { type MaybePromise, when } from '../core/maybe-promise.js'
 import { type Cost, costAt, type Demand, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
+import { ownValue } from '../core/structures/own-value.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
 import type { BucketNames } from './calls/call-options.js'
@@ -390,7 +392,7 @@ export class CallContext {
    */
   update({ buckets, maxWait, maxKeys, maxQueued, maxInFlight, maxInFlightAll }: Changes): void {
     this.#buckets = this.#buckets.map(bucket => {
-      return { ...bucket, limits: { ...bucket.limits, ...buckets[bucket.limits.name] } }
+      return { ...bucket, limits: { ...bucket.limits, ...ownValue(buckets, bucket.limits.name) } }
     })
     this.maxWait = maxWait ?? this.maxWait
     this.shaper.maxQueued = maxQueued ?? this.shaper.maxQueued

@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks'
 import { quote } from '../config/messages.js'
 import { slackOf } from '../core/bucket/limits.js'
-import { LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
+import { isCost, LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
 import { parseRate } from '../core/units.js'
 import { checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
@@ -116,6 +116,5 @@ export class LeakyBucket {
 }
 
 function checkCost(cost: number): void {
-  if (!(typeof cost === 'number' && cost >= 0 && cost < Infinity))
-    throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
+  if (!isCost(cost)) throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
 }

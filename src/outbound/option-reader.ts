@@ -2,8 +2,10 @@
  * Reads options. Each wrong one is a line of one error, with its path. The file has zod for this, which would take most of the time in
  * which the library is loaded.
  */
+
 import { hint, quote } from '../config/messages.js'
 import { formatPath } from '../config/problems.js'
+import { ownValue } from '../core/structures/own-value.js'
 
 type Path = readonly PropertyKey[]
 
@@ -39,7 +41,7 @@ const HINTS: Readonly<Record<string, string>> = {
 export function unknownOption(name: string, known: readonly string[]): string {
   // Its name until now. A call has `key`.
   if (name === 'keys' && known.includes('credentials')) return RENAMED
-  return `unknown key; ${Object.hasOwn(HINTS, name) ? HINTS[name] : hint(name, known, 'known keys')}`
+  return `unknown key; ${ownValue(HINTS, name) ?? hint(name, known, 'known keys')}`
 }
 
 const RENAMED = 'unknown key; use credentials: [{ name, origins, header, rate }]'
@@ -90,18 +92,19 @@ export function members<S extends Readers>(
 ): OptionReader<ObjectOf<S>> {
   const known = Object.keys(readers)
   return (input, path, problems) => {
-    const result: Record<string, unknown> = {}
     if (!isRecord(input) || Array.isArray(input)) {
       problems.push(at(path, complain(input)))
-      return result as ObjectOf<S>
+      return {} as ObjectOf<S>
     }
-    for (const name of known) {
-      const read = readers[name]!(input[name], [...path, name], problems)
-      if (read !== undefined) result[name] = read
+    // Of an object with a prototype of its own the inherited ones count, too.
+    const result = Object.entries(readers).map(([name, read]) => [
+      name,
+      read(Reflect.get(input, name), [...path, name], problems),
+    ])
+    for (const [name, given] of Object.entries(input)) {
+      if (!known.includes(name) && given !== undefined) problems.push(at([...path, name], unknownOption(name, known)))
     }
-    const unknown = Object.keys(input).filter(name => !known.includes(name) && input[name] !== undefined)
-    for (const name of unknown) problems.push(at([...path, name], unknownOption(name, known)))
-    return result as ObjectOf<S>
+    return Object.fromEntries(result.filter(([, read]) => read !== undefined)) as ObjectOf<S>
   }
 }
 
@@ -112,17 +115,17 @@ export function record<T>(
   complain: (input: unknown) => string,
 ) {
   return (input: unknown, path: Path, problems: string[]): Readonly<Record<string, T>> => {
-    const result: Record<string, T> = {}
     if (!isRecord(input) || Array.isArray(input)) {
       problems.push(at(path, complain(input)))
-      return result
+      return {}
     }
-    for (const [name, given] of Object.entries(input)) {
-      if (given === undefined) continue
-      readName(name, [...path, name], problems)
-      result[name] = reader(given, [...path, name], problems)
-    }
-    return result
+    const given = Object.entries(input).filter(([, value]) => value !== undefined)
+    return Object.fromEntries(
+      given.map(([name, value]) => {
+        readName(name, [...path, name], problems)
+        return [name, reader(value, [...path, name], problems)]
+      }),
+    )
   }
 }
 

@@ -14,6 +14,7 @@ import {
 } from '../config/read-values.js'
 import type { StoreSettings } from '../config/settings.js'
 import { readPostgresUrl, readRedisNode, readRedisUrl, readTable } from '../config/store-url.js'
+import { isCost } from '../core/bucket/meter.js'
 import type { Clock } from '../core/clock.js'
 import type { OnOutage } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
@@ -274,7 +275,8 @@ const costBound = members(
 )
 
 const isStore = (input: unknown): input is Store =>
-  isRecord(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
+  isRecord(input) &&
+  (['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'] as const).every(verb => isFunction(input[verb]))
 
 const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
 const noStore = (input: unknown): string => wants('a store', FORMS)({ input })
@@ -508,11 +510,6 @@ const changesReader = members(
   { ...changedBucket, buckets: optional(record(named, members(changedBucket, noBucket), noBuckets)), ...bounds },
   input => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`,
 )
-
-/** Whether the input is a valid cost: finite, 0 or more. */
-export function isCost(input: unknown): input is number {
-  return isNumber(input) && input >= 0 && input < Infinity
-}
 
 /** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {

@@ -2,6 +2,7 @@
  * The numbers that a decision needs in each language: TypeScript (memory), Lua (Redis) and SQL (PostgreSQL). The scripts name
  * them as `@NAME@`, and `fillConstants` puts the values in when they are loaded.
  */
+
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LONGEST_WINDOW } from '../core/bucket/promises.js'
 import { LAST_PRIORITY } from '../core/priority.js'
@@ -17,6 +18,7 @@ import {
   REPORT_SHIFT,
   SLOTS_PER_FRAME,
 } from '../core/store.js'
+import { ownValue } from '../core/structures/own-value.js'
 
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
@@ -99,7 +101,7 @@ const CONSTANTS: Readonly<Record<string, number>> = {
 /** Puts the constants into a script. The hash of the script follows, so each value has a script or function of its own. */
 export function fillConstants(script: string): string {
   return script.replace(/@([A-Z_]+)@/g, (_, name: string) => {
-    const value = CONSTANTS[name]
+    const value = ownValue(CONSTANTS, name)
     if (value === undefined) throw new Error(`a script names ${name}, which is not in stores/constants.ts`)
     return String(value)
   })

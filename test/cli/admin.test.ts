@@ -47,7 +47,7 @@ t.test(
   async t => {
     const command = start(t, {
       buckets: { user: { key: 'header:x-api-key', rate: '1/m', capacity: 2, burst: 2 } },
-      admin: { listen: '127.0.0.1:0', token: 'adm1n-s3cret' },
+      admin: { listen: '127.0.0.1:0', token: 'adm1n-s3cret-of-16' },
     })
     const url = await command.url
     const headers = {

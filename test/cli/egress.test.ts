@@ -128,7 +128,7 @@ t.test('curl, Python and git through a proxy in the environment, and with a base
 })
 
 t.test('check prints what is allowed, and says what is paced', async t => {
-  const config = { egress: { allow: ['API.test:443'], token: 's3cret' }, buckets: { a: { rate: 1 } } }
+  const config = { egress: { allow: ['API.test:443'], token: 's3cret-of-16-and-more' }, buckets: { a: { rate: 1 } } }
   const dir = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
   const { code, stdout, stderr } = await shaper(['check', '--egress'], { cwd: dir }).finished
   t.equal(code, 0, stderr)

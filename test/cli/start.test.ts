@@ -94,13 +94,20 @@ t.test('an address that cannot be listened on: exit 1, one line with the remedy'
   const { port } = taken.address() as AddressInfo
   const flags = ['start', '--upstream', 'echo:', '--rate', '5/s', '--listen']
   const cwd = t.testdir()
-  const [busy, foreign] = await Promise.all(
-    [`127.0.0.1:${port}`, '192.0.2.1:8080'].map(address => shaper([...flags, address], { cwd }).finished),
+  const [busy, foreign, unknown] = await Promise.all(
+    [`127.0.0.1:${port}`, '192.0.2.1:8080', 'name.invalid:8080'].map(
+      address => shaper([...flags, address], { cwd }).finished,
+    ),
   )
   t.equal(busy!.code, 1)
   t.equal(busy!.stderr, `shaper: 127.0.0.1:${port} is in use; choose another address with --listen HOST:PORT\n`)
   t.equal(foreign!.code, 1)
   t.match(foreign!.stderr, /^shaper: 192\.0\.2\.1:8080 is not an address of this machine.*\n$/)
+  t.equal(unknown!.code, 1)
+  t.match(
+    unknown!.stderr,
+    /^shaper: listen: the name in name\.invalid:8080 does not resolve \(\w+\); use .*--listen 0\.0\.0\.0:8080\n$/,
+  )
 })
 
 t.test('SIGTERM under load: every request has an answer, exit 0', { buffered: true }, async t => {

@@ -93,7 +93,7 @@ t.test('what dry runs would have done', async t => {
 })
 
 t.test('the command: once, with a token, and errors in one line', async t => {
-  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret-of-16-and-more' })
   const args = (more: string[]) => ['top', '--admin', rig.admin.url, ...more]
   const top = (more: string[], env = {}) => shaperHere(args(more), { env })
   const refused = await top(['--count', '1'])
@@ -104,11 +104,12 @@ t.test('the command: once, with a token, and errors in one line', async t => {
     wrong.stderr,
     /^shaper: the admin server at http:\S+ refuses the token in SHAPER_TOKEN; set it to the token of the configuration\n$/,
   )
-  const shown = await shaper(args(['--count', '2', '--interval', '100ms']), { env: { SHAPER_TOKEN: 's3cret' } })
-    .finished
+  const shown = await shaper(args(['--count', '2', '--interval', '100ms']), {
+    env: { SHAPER_TOKEN: 's3cret-of-16-and-more' },
+  }).finished
   t.equal(shown.code, 0, shown.stderr)
   t.equal(shown.stdout.match(/^bucket /gm)?.length, 2)
-  const rehearsed = await top(['--dry-run', '--count', '1'], { SHAPER_TOKEN: 's3cret' })
+  const rehearsed = await top(['--dry-run', '--count', '1'], { SHAPER_TOKEN: 's3cret-of-16-and-more' })
   t.match(rehearsed.stdout, /no route is a dry run/)
   const bad = await shaperHere(['top', '--interval', '1ms', '--count', 'x'])
   t.equal(bad.code, 2)

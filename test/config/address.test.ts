@@ -11,7 +11,9 @@ t.test('addresses to listen on', async t => {
     ],
     ['localhost', '"localhost" has no port; write "localhost:8080"'],
     ['::1', '"::1" needs brackets and a port; write "[::1]:8080"'],
-    ['1.2.3.4:70000', '"1.2.3.4:70000" has no such port; ports go from 0 to 65535'],
+    ['1.2.3.4:70000', '"1.2.3.4:70000" has no such port; ports go from 1 to 65535, and 0 is any free one'],
+    ['$HOST:80', `"$HOST:80" is not an address to listen on; write "\${HOST}" for a variable`],
+    ['a..b:80', '"a..b:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
     ['999.1.1.1:80', '"999.1.1.1:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
     ['http://a:80', '"http://a:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
     ['[::g]:80', '"[::g]:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
@@ -35,12 +37,49 @@ t.test('a port alone: as a text it listens on 127.0.0.1, to a number the message
   t.same(faults(top({ admin: { listen: 8081 } })), [`admin.listen: ${message}`])
 })
 
+t.test('hosts of stores', async t => {
+  const of = (store: object) => faults(top({ store }))
+  const url = (at: string, shown: string) => [
+    `store.${at}: "${shown}" is not the URL of this store; write "\${HOST}" for a variable`,
+  ]
+  t.same(of({ type: 'redis', url: 'redis://$HOST:6379' }), url('url', 'redis://$HOST:6379'))
+  t.same(of({ type: 'redis', cluster: ['redis://$HOST:6379'] }), url('cluster[0]', 'redis://$HOST:6379'))
+  t.same(of({ type: 'postgres', url: 'postgres://$HOST/db' }), url('url', 'postgres://$HOST/db'))
+  t.match(of({ type: 'postgres', url: 'postgres://a..b/db' }), [
+    /^store\.url: "postgres:\/\/a\.\.b\/db" is not the URL/,
+  ])
+  for (const good of ['postgres:///db', 'postgres://%2Frun%2Fpostgresql/db', 'postgres://u:p$x@[::1]:5432/db']) {
+    t.same(of({ type: 'postgres', url: good }), [], good)
+  }
+  for (const good of ['redis://localhost', 'rediss://u:p$x@redis_1.internal:6380/2', 'redis://[::1]:6379']) {
+    t.same(of({ type: 'redis', url: good }), [], good)
+  }
+})
+
+t.test('a token has 16 characters or more', async t => {
+  const message = /^admin\.token: not a token; use at least 16 letters/
+  for (const listen of ['0.0.0.0:9090', '127.0.0.1:9090']) {
+    t.match(faults(top({ admin: { listen, token: 'x' } })), [message])
+    t.match(faults(top({ admin: { listen, token: 'x'.repeat(15) } })), [message])
+    t.same(faults(top({ admin: { listen, token: 'x'.repeat(16) } })), [])
+  }
+  t.match(faults(top({ egress: { token: 'x' } })), [/^egress\.token: not a token; use at least 16/])
+})
+
 t.test('URLs of upstreams', async t => {
   const table: [url: unknown, message: string][] = [
     ['http://h/api', '"http://h/api" has a path, but requests keep their own; write "http://h"'],
     ['http://h/?a=1', '"http://h/?a=1" has a query or fragment, but requests keep their own; write "http://h"'],
     ['http://me:secret@h', '"http://***@h" carries credentials; write "http://h"'],
-    ['http://127.0.0.1:99999', '"http://127.0.0.1:99999" has no such port; ports go from 0 to 65535'],
+    ['http://127.0.0.1:99999', '"http://127.0.0.1:99999" has no such port; ports go from 1 to 65535'],
+    ['http://127.0.0.1:0', '"http://127.0.0.1:0" has no such port; ports go from 1 to 65535'],
+    ['http://$HOST:9000', `"http://$HOST:9000" names no host; write "\${HOST}" for a variable`],
+    [
+      'https://api-$STAGE.example.com',
+      `"https://api-$STAGE.example.com" names no host; write "\${STAGE}" for a variable`,
+    ],
+    ['http://a..b', '"http://a..b" names no host; use e.g. "http://127.0.0.1:9000"'],
+    ['http://-', '"http://-" names no host; use e.g. "http://127.0.0.1:9000"'],
     ['localhost:9000', '"localhost:9000" is not an upstream\'s URL; write "http://localhost:9000"'],
     [
       'ftp://h',
@@ -117,8 +156,9 @@ t.test(
       t.equal(listen(other).length, 1, other)
     }
     const token = (token: string) => faults({ ...least(), admin: { listen: ':9090', token } })
-    t.same(token('aZ09-._~+/=='), [])
-    for (const bad of ['', 'a b', ' a', 'a\n', 'pässwort', 'a=b']) t.match(token(bad)[0], /^admin\.token: not a token/)
+    t.same(token('aZ09-._~+/aZ09-._~+/=='), [])
+    for (const bad of ['', ...['a b', ' a', 'a\n', 'pässwort', 'a=b'].map(each => each + 'x'.repeat(16))])
+      t.match(token(bad)[0], /^admin\.token: not a token/)
   },
 )
 

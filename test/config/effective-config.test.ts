@@ -9,8 +9,8 @@ t.test('the effective configuration in the words of the file', async t => {
   const file = {
     listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
     upstream: 'https://h/',
-    admin: { listen: '0.0.0.0:9090', token: 's3cret' },
-    ticketKeys: ['s3cret'.repeat(6), 's3cret'.repeat(7)],
+    admin: { listen: '0.0.0.0:9090', token: 's3cret-of-16-and-more' },
+    ticketKeys: ['s3cret-of-16-and-more'.repeat(6), 's3cret-of-16-and-more'.repeat(7)],
     buckets: { a: { rate: '6/30s' }, b: { key: ['ip', 'query:q'], rate: '1000/30d', capacity: 9, status: 503 } },
     routes: [
       { cost: { header: 'X-Cost', max: 9 } },

@@ -359,7 +359,7 @@ t.test('every invalid value has its own message', async t => {
     ],
     [
       top({ admin: { listen: '0.0.0.0:9090', token: '' } }),
-      `admin.token: not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+      `admin.token: not a token; use at least 16 letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}" with the output of: openssl rand -hex 32`,
     ],
   ]
   for (const [file, line] of table) t.same(faults(file), [line], line)

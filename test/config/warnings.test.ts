@@ -21,6 +21,27 @@ t.test('a sound configuration has no warnings', async t => {
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })
 
+t.test('an exact path that is spelled otherwise comes to a route that limits nothing', async t => {
+  const login = (match: object, ...rest: object[]) =>
+    lines({ buckets: { a: bucket }, routes: [{ name: 'login', match, mode: 'meter' }, ...rest] })
+  const rest = { name: 'rest', mode: 'off' }
+  const line = (spellings: string, normalise: string) => [
+    `routes[0].match.path: a request for ${spellings} goes to routes[1] ("rest"), which limits nothing; add "normalise": [${normalise}] beside "path"`,
+  ]
+  t.same(login({ path: '/login', method: 'POST' }, rest), line('"/LOGIN" or "/login/"', '"case", "slash"'))
+  t.same(login({ path: '/LOGIN/' }, rest), line('"/login/" or "/LOGIN"', '"case", "slash"'))
+  t.same(login({ path: '/login', normalise: ['case'] }, rest), line('"/login/"', '"case", "slash"'))
+  t.same(login({ path: '/login', normalise: ['case', 'slash'] }, rest), [])
+  t.same(login({ path: '/' }, rest), [], 'there is no other spelling')
+  t.same(login({ path: '/login' }, { name: 'rest' }), [], 'the rest is limited')
+  t.same(login({ path: '/login' }), [], 'the rest is answered 404')
+  t.same(login({ path: '/login' }, { ...rest, match: { path: '/healthz' } }), [])
+  t.same(login({ path: '/login' }, { ...rest, match: { method: 'OPTIONS' } }), [])
+  t.same(login({ path: '/login*' }, rest), [], 'a pattern')
+  const health = { name: 'health', match: { path: '/healthz' }, mode: 'off' }
+  t.same(lines({ buckets: { a: bucket }, routes: [health, { name: 'api' }] }), [], 'nothing limits the path itself')
+})
+
 t.test('learning from an upstream', async t => {
   const learn = { upstream: { url: 'echo:', learn: true } }
   t.same(ofBucket({}, learn), [

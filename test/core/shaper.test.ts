@@ -61,6 +61,27 @@ t.test('the first request of an idle bucket leaves at once, at any time', async 
   t.same(slots(outcome), [0, 200, 400, 10_000.5])
 })
 
+t.test('a cost that no bucket can count is too costly, and changes nothing', async t => {
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock })
+  const stack = [10, Infinity].map(
+    capacity => new QueuedBucket({ name: `${capacity}`, rate: 1e-3, capacity }) as SharedBucket,
+  )
+  const route = { name: 'r', gate: new Gate() }
+  const waiter = { release: () => {}, reject: () => {}, expire: () => {} } as never
+  const levels = () => stack.map(bucket => bucket.level(clock.now()))
+  shaper.meter({ route, stack, cost: 4, weight: 1 } as never)
+  for (const cost of [NaN, Infinity, -1]) {
+    for (const costs of [{ cost }, { cost: 1, costs: [1, cost] }]) {
+      const arrival = { route, stack, weight: 1, ...costs } as never
+      t.match(shaper.admit(arrival, waiter), { reason: 'too-costly', retryAfterMs: undefined }, `${cost}`)
+      t.match(shaper.meter(arrival), { reason: 'too-costly', retryAfterMs: undefined }, `${cost}`)
+    }
+    for (const bucket of stack) shaper.count(bucket, cost)
+    t.same(levels(), [4, 4], `after ${cost}`)
+  }
+})
+
 t.test('a request holds its bucket for cost / rate', async t => {
   const outcome = run(
     [limits(5, 10)],

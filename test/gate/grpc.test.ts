@@ -334,7 +334,7 @@ t.test('ShouldRateLimit: entries are the client, the path and headers', async t 
   rig.proxy.context.observer.arrived = ({ keys: found, cost }) => keys.push(`${found.join()} ${cost}`)
   const one = message(
     [1, 'edge'],
-    descriptor(['path', '/login'], ['plan', 'gold'], ['remote_address', '192.0.2.1']),
+    descriptor(['path', '/login'], ['plan', 'gold'], ['constructor', 'x'], ['remote_address', '192.0.2.1']),
     [3, 4],
   )
   const first = await call(client, LIMIT, one).answer

@@ -22,6 +22,7 @@ interface Limits {
   readonly capacity?: number
   /** Requests wait for as long as it takes. */
   readonly patient?: boolean
+  readonly cost?: object
   readonly edit?: (text: string) => string
   readonly application?: Parameters<typeof httpUpstream>[1]
 }
@@ -30,7 +31,7 @@ interface Limits {
 async function start(
   t: Test,
   name: ProxyName,
-  { rate = '20/s', capacity = 100, edit, patient, application: answer }: Limits = {},
+  { rate = '20/s', capacity = 100, edit, patient, cost, application: answer }: Limits = {},
 ) {
   const text = deployed(name === 'nginx' ? 'shaper-nginx.config.json' : 'shaper.config.json')
   const config = effective(parseConfig(text)) as { buckets: Record<string, object>; routes: object[] }
@@ -39,7 +40,11 @@ async function start(
     client: { ...config.buckets.client, rate, capacity },
     everyone: { key: 'all', rate: '10000/s' },
   }
-  const routes = config.routes.map(route => (patient ? { ...route, maxWait: undefined, patience: 'none' } : route))
+  const routes = config.routes.map(route => ({
+    ...route,
+    ...(patient && { maxWait: undefined, patience: 'none' }),
+    ...(cost && !('mode' in route) && { cost }),
+  }))
   const rig = await startRig(t, { ...config, buckets, routes, listen: '127.0.0.1:0' }, { realPacer: 'precise' })
   const bodies: number[] = []
   const application = await httpUpstream(t, (req, res) => {
@@ -107,6 +112,18 @@ for (const name of ['nginx', 'haproxy', 'caddy'] as const) {
       t.same(stage.application.requests, ['GET /a?b=c', 'POST /upload'])
       t.same(stage.bodies, [0, 100_000])
       t.same(stage.rig.outcomes, Array(2).fill('all forwarded 204'))
+    })
+
+    t.test('a method called like a member of objects costs what others do', async t => {
+      const stage = await start(t, name, { rate: '1/h', capacity: 5, cost: { POST: 1, default: 5 } })
+      const statuses = []
+      for (const method of ['constructor', 'GET', 'GET']) {
+        const client = await connect(t, stage.proxy)
+        client.send(`${method} / HTTP/1.1\r\nHost: a\r\n\r\n`)
+        statuses.push((await client.answer()).status)
+      }
+      // The application refuses such a method, and nginx does so itself.
+      t.same(statuses, [400, name === 'nginx' ? 200 : 429, 429])
     })
 
     t.test('a rejected request gets 429 and never comes to the application', async t => {

@@ -63,6 +63,26 @@ t.test('its requests are gated by client, path and method', async t => {
   )
 })
 
+for (const mode of ['meter', 'shape'] as const) {
+  t.test(`${mode}: a method called like a member of objects costs what others do`, async t => {
+    const rig = await startRig(
+      t,
+      {
+        listen: '127.0.0.1:0',
+        trustProxy: ['loopback'],
+        upstream: 'gate:',
+        buckets: { everyone: { key: 'all', rate: '1/h', capacity: 20, burst: 20 } },
+        routes: [{ name: 'all', mode, cost: { POST: 10, default: 5 }, patience: 'none' }],
+      },
+      { realPacer: true },
+    )
+    const methods = ['constructor', 'toString', 'POST', '__proto__']
+    const statuses = []
+    for (const method of methods) statuses.push((await askOnce(t, rig, forwardAuth({ method }))).status)
+    t.same(statuses, [204, 204, 204, 429], '5 + 5 + 10 of 20')
+  })
+}
+
 t.test('its file lets no header through that could say another thing', async t => {
   const text = deployed('traefik.yml')
   t.match(text, /address: "http:\/\/shaper:8080\/"/)

@@ -243,6 +243,10 @@ t.test('never shared: requests for one user, with a range, with a body', async t
 t.test('answers that are for one client: each of the others is sent in its own turn', async t => {
   const answers: [number, Record<string, string | string[]>][] = [
     [200, { 'Set-Cookie': 'a=b' }],
+    [200, { 'Set-Cookie2': 'a=b' }],
+    [200, { 'Authentication-Info': 'nextnonce="n"' }],
+    [200, { 'Proxy-Authentication-Info': 'nextnonce="n"' }],
+    [200, { 'Clear-Site-Data': '"cookies"' }],
     [200, { 'Cache-Control': 'max-age=9, Private' }],
     [200, { 'Cache-Control': 'private="set-cookie"' }],
     [200, { 'Cache-Control': ['max-age=0', 'no-store'] }],
@@ -472,6 +476,26 @@ t.test('the request of a leader whose client is gone costs what its answer says'
     t.equal((await two!.answer()).text, body)
     await rig.finished(3)
     t.same(rig.settled.slice(before), [settled], what)
+  }
+})
+
+t.test('an answer whose trailers are for one client is not shared', async t => {
+  for (const [name, value] of Object.entries({ 'Set-Cookie': 'a=b', 'Authentication-Info': 'rspauth="r"' })) {
+    const { rig, upstream } = await start(t)
+    const [one, two] = await queue(t, rig, get('/page'), get('/page'))
+    rig.pacer.runUntil(1_000)
+    const res = await upstream.response(0)
+    res.writeHead(200, { Trailer: name })
+    res.write('one')
+    res.addTrailers({ [name]: value })
+    res.end()
+    t.equal((await one!.answer()).text, 'one')
+    t.equal(rig.coalesced, 0, name)
+    t.equal(two!.bytes, 0)
+    t.equal(buffered(rig), 0)
+    rig.pacer.runUntil(2_000)
+    ;(await upstream.response(1)).end('two')
+    t.equal((await two!.answer()).text, 'two')
   }
 })
 

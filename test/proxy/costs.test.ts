@@ -90,6 +90,19 @@ t.test('a JSON answer: the cost is reserved while it comes, then it is what the 
   }
 })
 
+t.test('an answer that says more than a bucket holds costs its capacity', async t => {
+  for (const said of ['1e999', '1e300', '30001']) {
+    const upstream = await httpUpstream(t, (_req, res) => sendJson(res, `{"usage":{"total_tokens":${said}}}`))
+    for (const mode of ['meter', 'shape']) {
+      const rig = await startRig(t, model(upstream.url, { tokens: TOKENS }, { mode }))
+      await askOnce(t, rig, post(BODY))
+      await rig.finished(1)
+      t.same(rig.settled, ['answer tokens=30000'], `${mode}: ${said}`)
+      t.equal(level(rig, 'tokens'), 30_000)
+    }
+  }
+})
+
 t.test('event streams in the style of OpenAI and Anthropic, in pieces of a byte', async t => {
   for (const [text, after, total] of [
     [openAi(512), 'usage.total_tokens', 512],

@@ -289,7 +289,7 @@ t.test('pages of other sites cannot use a base URL', async t => {
 })
 
 t.test('a token is needed in every form, and is not passed on', async t => {
-  const { upstream, port, ask, rig } = await started(t, ALL_OFF, { token: 's3cret' })
+  const { upstream, port, ask, rig } = await started(t, ALL_OFF, { token: 's3cret-of-16-and-more' })
   const basic = (text: string) => `Proxy-Authorization: Basic ${Buffer.from(text).toString('base64')}`
   const forms = [
     (...more: string[]) => absolute(`http://api.test:${port}/`, ...more),
@@ -302,14 +302,19 @@ t.test('a token is needed in every form, and is not passed on', async t => {
     t.equal(denied.header('proxy-authenticate'), 'Basic realm="shaper"')
     for (const wrong of [
       basic('any:wrong'),
-      basic('s3cret:wrong'),
-      'Proxy-Authorization: Bearer s3cret2',
+      basic('s3cret-of-16-and-more:wrong'),
+      'Proxy-Authorization: Bearer s3cret-of-16-and-more2',
       'Proxy-Authorization: Basic !',
-      'Authorization: Bearer s3cret',
-      'Proxy-Authorization: Bearer s3cret\r\nProxy-Authorization: Bearer x',
+      'Authorization: Bearer s3cret-of-16-and-more',
+      'Proxy-Authorization: Bearer s3cret-of-16-and-more\r\nProxy-Authorization: Bearer x',
     ])
       t.equal((await ask(form(wrong))).status, 407, wrong)
-    for (const right of [basic('any:s3cret'), basic('s3cret:'), basic('s3cret'), 'Proxy-Authorization: Bearer s3cret'])
+    for (const right of [
+      basic('any:s3cret-of-16-and-more'),
+      basic('s3cret-of-16-and-more:'),
+      basic('s3cret-of-16-and-more'),
+      'Proxy-Authorization: Bearer s3cret-of-16-and-more',
+    ])
       t.equal((await ask(form(right))).status, 200, right)
   }
   t.notMatch(upstream.text, /s3cret|proxy-authorization/i)
@@ -548,9 +553,9 @@ t.test('a reload changes what is allowed, and the token; what waits for an origi
   await rig.until(({ queued }) => queued.length === 1)
   const reload = (egress: object) =>
     rig.proxy.reload(parseConfig(JSON.stringify({ ...ONE_A_SECOND, egress }), { flags: { egress: true } }))
-  await reload({ allow: [`127.0.0.1:${port}`], token: 'new' })
+  await reload({ allow: [`127.0.0.1:${port}`], token: 'another-of-16-and-more' })
   t.equal((await ask(absolute(`http://127.0.0.1:${port}/`))).status, 407)
-  const authorized = 'Proxy-Authorization: Bearer new'
+  const authorized = 'Proxy-Authorization: Bearer another-of-16-and-more'
   t.equal((await ask(absolute(`http://api.test:${port}/`, authorized))).status, 403)
   t.equal((await ask(absolute(`http://127.0.0.1:${port}/`, authorized))).status, 200)
   await passBoth(rig, 1_000)

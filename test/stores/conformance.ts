@@ -790,6 +790,35 @@ export function conformance(
       near((await admit(store, stack, 0)).levels, [0, 35])
     })
 
+    await test('a cost that no bucket can count changes nothing', async t => {
+      const [one, two] = [bucket(1, 10), bucket(1, 10, { burst: 5 })]
+      await play(t, store, [[[one, two], 4, Infinity, 'admitted', [4, 4]]])
+      for (const cost of [NaN, Infinity, -1, -Infinity]) {
+        const what = `cost ${cost}`
+        const refused = { admitted: false, reason: 'too-costly', retryAfterMs: undefined }
+        t.match(await admit(store, [one, two], cost), { ...refused, refusing: [0, 1] }, what)
+        t.match(await admit(store, [one, two], cost, { claim: true }), { ...refused, refusing: [0, 1] }, what)
+        t.match(await admit(store, [one, { ...two, cost }], 1), { ...refused, refusing: [1] }, `${what} of its own`)
+        t.match(await claim(store, [one, two], cost), { granted: false }, what)
+        t.match(await claim(store, [one, { ...two, cost }], 1), { granted: false }, `${what} of its own`)
+        await store.giveBack({ stack: [one, two], cost })
+        const slot = { at: clock.now(), from: clock.now(), token: 0 }
+        await store.giveBack({ stack: [one, two], cost: 0, slot, slotCost: cost })
+        if (cost !== -1) t.same(await store.settle!({ stack: [one, two], cost }), [0, 0], what)
+        t.match(await ask(store, { bucket: one, client: 7, cost }), { made: false }, what)
+        await play(t, other, [[[one, two], 0, Infinity, 'admitted', [4, 4]]])
+      }
+      for (const each of [{ used: NaN }, { want: NaN }, { lacks: NaN }, { largest: NaN }]) {
+        const answer = await lease(store, one, { instance: 0.7, ...each })
+        t.ok(Object.values(answer).flat().every(Number.isFinite), JSON.stringify([each, answer]))
+      }
+      await play(t, other, [
+        [[one, two], 6, Infinity, 'admitted', [10, 10]],
+        [[one, two], 1, Infinity, ['overflow', [0, 1], 1], [10, 10]],
+      ])
+      t.equal((await claim(store, [one, two])).granted, true)
+    })
+
     await test('giveBack of a cost', async t => {
       const [a, b] = [bucket(1, 10), bucket(1, 3)]
       await play(t, store, [[[a, b], 3, Infinity, 'admitted', [3, 3]]])

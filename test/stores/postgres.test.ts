@@ -40,6 +40,22 @@ boardConformance('PostgreSQL', async () => {
   return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
 })
 
+t.test('a NaN in PostgreSQL counts as 0', async t => {
+  const store = create('healed', 1_000)
+  t.teardown(() => store.close())
+  const stack = [{ limits: { name: 'client', rate: 1e-6, capacity: 10 }, key: 'k', group: 'g' }]
+  const ask = (cost: number) => store.admit({ stack, cost, maxWait: Infinity, claim: true })
+  t.match(await ask(4), { admitted: true })
+  const client = new pg.Client({ connectionString: server.url })
+  await client.connect()
+  t.teardown(() => client.end())
+  // As older versions have left it.
+  const { rowCount } = await client.query("UPDATE healed SET level = 'NaN', free = 'NaN' WHERE level > 0")
+  t.equal(rowCount, 1)
+  t.match(await ask(10), { admitted: true, levels: [10], claim: { granted: true } })
+  t.match(await ask(1), { admitted: false, reason: 'overflow' })
+})
+
 clockConformance('PostgreSQL', async () => {
   const time = await createTime('set_by')
   const store = create('clock', 1_000, {

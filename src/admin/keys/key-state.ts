@@ -1,8 +1,10 @@
 /** What is told of a single key: its bucket, what a newcomer would wait, and how its latest requests ended. */
+
 import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { Override } from '../../core/board.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import { StoredBucket } from '../../core/shared/stored-bucket.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { mergeRecent, type RecentRequest } from '../counters/recent-requests.js'
 import { mergeHeldBy, mergeLevels } from '../snapshot/merge-snapshots.js'
 import type { InstanceSnapshot } from '../snapshot/snapshot.js'
@@ -110,7 +112,7 @@ export function mergeKeyStates(parts: readonly KeyState[]): KeyState {
   const longest = parts.reduce((one, other) => (other.predictedWaitMs > one.predictedWaitMs ? other : one))
   const queued = sum(part => part.queued)
   const routes = Object.entries(longest.routes).map(([name, outlook]) => {
-    return [name, { ...outlook, ...mergeHeldBy(parts.flatMap(part => part.routes[name] ?? [])) }] as const
+    return [name, { ...outlook, ...mergeHeldBy(parts.flatMap(part => ownValue(part.routes, name) ?? [])) }] as const
   })
   return {
     ...longest,

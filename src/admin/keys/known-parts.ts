@@ -1,6 +1,8 @@
 /** What is known of a client from its key in one bucket, so that its keys in others follow. */
+
 import { formatKeyPart } from '../../config/schema/key.js'
 import type { KeyPart, KeySettings, MatchSettings } from '../../config/settings.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { addressKey } from '../../proxy/http/client-address.js'
 import type { Rule } from '../../proxy/routing/route.js'
 
@@ -68,7 +70,7 @@ export class KnownParts {
 /** Values of requests that a route takes only with these. */
 function valueByMatch(part: KeyPart, { method, host, header }: MatchSettings): string | undefined {
   if (part.kind === 'method') return method?.length === 1 ? method[0] : undefined
-  const wanted = part.kind === 'host' ? host : part.kind === 'header' ? header?.[part.name] : undefined
+  const wanted = part.kind === 'host' ? host : part.kind === 'header' ? ownValue(header, part.name) : undefined
   return wanted?.includes('*') ? undefined : wanted
 }
 

@@ -1,5 +1,7 @@
 /** Scripts that complete the command line in a shell. They name what the program has when they are printed. */
+
 import type { Command, Option } from 'commander'
+import { ownValue } from '../../core/structures/own-value.js'
 import { FORMATS } from '../../replay/formats/format-names.js'
 
 export const SHELLS = ['bash', 'zsh', 'fish'] as const
@@ -139,7 +141,7 @@ function takesFile({ flags }: Option): boolean {
 }
 
 function valuesOf({ argChoices, long }: Option): readonly string[] {
-  return argChoices ?? VALUES[long!] ?? []
+  return argChoices ?? ownValue(VALUES, long!) ?? []
 }
 
 function flagsOf({ short, long }: Option): string[] {

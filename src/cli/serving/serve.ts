@@ -1,4 +1,5 @@
 /** Starts a proxy in this process with its log. */
+
 import type { Duplex } from 'node:stream'
 import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
@@ -6,6 +7,7 @@ import { exactRate } from '../../config/report/exact-units.js'
 import type { Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import { type Store, StoreError } from '../../core/store.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import { combineObservers } from '../../proxy/observe/fan-out.js'
@@ -65,7 +67,7 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   const tracing = await findTracing(pacer, log)
   const traceOf = tracing && ((request: RequestRecord) => tracing.traceOf(request))
-  const least = log.levels.values[log.level]
+  const least = ownValue(log.levels.values, log.level)
   if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine, { traceOf, least }))
   else observers.push(createFailureLog(log))
   // Last: the others may ask for the trace.
@@ -221,14 +223,18 @@ function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
 function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): Error {
   const address = `${listen.host}:${listen.port}`
   // For a worker the primary binds the port, so the call has another name.
-  const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')
+  const isAddress = ['listen', 'bind'].includes(error.syscall ?? '')
+  if (error.syscall === 'getaddrinfo') {
+    return new CommandError(
+      `listen: the name in ${address} does not resolve (${error.code}); use an address of this machine, e.g. --listen 0.0.0.0:${listen.port}`,
+    )
+  }
   switch (isAddress ? error.code : error.syscall) {
     case 'EADDRINUSE':
       return new CommandError(`${address} is in use; choose another address with --listen HOST:PORT`)
     case 'EACCES':
       return new CommandError(`${address} needs privileges; choose a port above 1023 with --listen HOST:PORT`)
     case 'EADDRNOTAVAIL':
-    case 'ENOTFOUND':
       return new CommandError(`${address} is not an address of this machine; choose another with --listen HOST:PORT`)
     case 'open':
       return new CommandError(`cannot read ${error.path}: ${error.code}`)

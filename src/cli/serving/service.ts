@@ -172,8 +172,9 @@ async function serveAdmin(
   } catch (error) {
     await service.drain(Math.min(1_000, limits.shutdownTimeout), 0)
     service.kill()
-    const { code, message } = error as NodeJS.ErrnoException
-    const reason = code === 'EADDRINUSE' ? 'is in use' : `cannot be listened on (${code ?? message})`
+    const { code, message, syscall } = error as NodeJS.ErrnoException
+    const fault = syscall === 'getaddrinfo' ? 'has a name that does not resolve' : 'cannot be listened on'
+    const reason = code === 'EADDRINUSE' ? 'is in use' : `${fault} (${code ?? message})`
     throw new CommandError(
       `the admin address ${formatListen(admin.listen)} ${reason}; choose another with --admin HOST:PORT`,
     )

@@ -1,5 +1,6 @@
 /** Checks that need several keys of the file: names that must exist, costs that must fit, keys that exclude each other. */
 
+import { ownValue } from '../../core/structures/own-value.js'
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { NAME, NAME_REMEDY } from '../read-values.js'
@@ -200,7 +201,7 @@ export function staticCosts(cost: CostSettings, bucket: string): StaticCost[] {
         { at: ['default'], amount: cost.default },
       ]
     case 'buckets': {
-      const own = cost.costs[bucket]
+      const own = ownValue(cost.costs, bucket)
       if (own === undefined) return [{ at: ['buckets'], amount: 1 }]
       return typeof own.estimate === 'number' ? [{ at: ['buckets', bucket], amount: own.estimate }] : []
     }

@@ -1,4 +1,5 @@
 /** Checks of routes whose upstream is `"gate:"`. */
+import { ownValue } from '../../core/structures/own-value.js'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { GATE } from '../schema/address.js'
@@ -56,7 +57,7 @@ function unseenBody(cost: unknown, path: PropertyKey[]): Finding[] {
     if (!isObject(each)) return []
     const read = [...(typeof each.estimate === 'string' ? ['estimate'] : []), 'max', 'after']
     return read
-      .filter(key => each[key] !== undefined)
+      .filter(key => ownValue(each, key) !== undefined)
       .map(key => ({
         path: [...path, 'cost', 'buckets', name, key],
         message: `reads a body, and with ${UPSTREAM} none comes here; use a number, or a header with the cost`,

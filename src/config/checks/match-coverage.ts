@@ -1,3 +1,4 @@
+import { ownValue } from '../../core/structures/own-value.js'
 import { networkKey, parseRange } from '../../http/matching/address-ranges.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import {
@@ -19,7 +20,7 @@ export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
     coversHost(wide.host, narrow.host) &&
     coversAddresses(wide.ip, narrow.ip) &&
     Object.entries(wide.header ?? {}).every(([name, value]) => {
-      const own = narrow.header?.[name]
+      const own = ownValue(narrow.header, name)
       return own !== undefined && coversWildcard(value, own)
     })
   )

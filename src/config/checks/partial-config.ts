@@ -1,5 +1,7 @@
 /** The valid parts of a file, for checks that run even when other parts are invalid. */
+
 import * as z from 'zod'
+import { ownValue } from '../../core/structures/own-value.js'
 import { capacityOf } from '../derived/default-capacity.js'
 import { bucket, tier } from '../schema/buckets.js'
 import { slowest } from '../schema/rates.js'
@@ -93,7 +95,7 @@ function readBucket(name: string, value: unknown): PartialBucket {
   }
 }
 
-const OF_RATE = ['capacity', 'maxDelay', 'burst']
+const OF_RATE = ['capacity', 'maxDelay', 'burst'] as const
 
 function needRate(given: Record<string, unknown>): PropertyKey[][] {
   if ('rate' in given) return []
@@ -126,7 +128,9 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight', 'priority'].some(limit => limit in given),
+    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight', 'priority'].some(limit =>
+      Object.hasOwn(given, limit),
+    ),
     capacity: follows ? capacityOf({ rate: slowest(rates), maxDelay, burst: burst ?? of.burst }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : ownKey,
   }
@@ -155,8 +159,8 @@ function adapts(upstream: unknown): boolean {
 /** Checks each field alone. Returns the valid ones, with defaults filled in. */
 function validFields<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, given: Record<string, unknown>) {
   const entries = Object.entries(schema.shape).flatMap(([key, field]) => {
-    if (!(key in given) && field instanceof z.ZodExactOptional) return []
-    const result = z.safeParse(field, given[key])
+    if (!Object.hasOwn(given, key) && field instanceof z.ZodExactOptional) return []
+    const result = z.safeParse(field, ownValue(given, key))
     return result.success ? [[key, result.data] as const] : []
   })
   return Object.fromEntries(entries) as Partial<z.output<z.ZodObject<S>>>

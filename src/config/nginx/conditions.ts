@@ -1,4 +1,5 @@
 /** Conditions on requests in the form of `match`, and both of two of them. */
+import { ownValue } from '../../core/structures/own-value.js'
 import { expressionOf } from '../../http/matching/path-pattern.js'
 import { covers } from '../checks/match-coverage.js'
 import type { MatchSettings } from '../settings.js'
@@ -59,7 +60,8 @@ function bothHeaders(a: MatchSettings['header'] = {}, b: MatchSettings['header']
   const header: Record<string, string> = { ...a }
   for (const [name, value] of Object.entries(b)) {
     const own = { header: { [name]: value } }
-    const found = a[name] === undefined ? own : narrower({ header: { [name]: a[name] } }, own)
+    const other = ownValue(a, name)
+    const found = other === undefined ? own : narrower({ header: { [name]: other } }, own)
     if (found === undefined) return undefined
     Object.assign(header, found.header)
   }

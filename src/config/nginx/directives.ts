@@ -1,5 +1,7 @@
 /** Reads configurations of nginx: its words, quotes, blocks and included files. */
+
 import { dirname, isAbsolute, join } from 'node:path'
+import { ownValue } from '../../core/structures/own-value.js'
 
 /** Where something is written. */
 export interface SourcePlace {
@@ -179,7 +181,7 @@ class BlockReader {
     if (found === null) throw this.#fault(isQuoted ? 'this quote does not end' : 'unexpected "\\"')
     this.#at = pattern.lastIndex
     const raw = isQuoted ? (found[1] ?? found[2] ?? '') : found[0]
-    return raw.replace(/\\(["'\\trn])/g, (_match, character: string) => ESCAPES[character] ?? character)
+    return raw.replace(/\\(["'\\trn])/g, (_match, character: string) => ownValue(ESCAPES, character) ?? character)
   }
 
   /** The next character that is no space and in no comment; empty at the end. */

@@ -1,4 +1,5 @@
 /** Where requests go: `proxy_pass`, and the servers of `upstream`. */
+import { ownValue } from '../../core/structures/own-value.js'
 import { quote } from '../messages.js'
 import type { Directive, ImportNote } from './directives.js'
 import type { Location } from './locations.js'
@@ -138,6 +139,6 @@ const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 
 function durationOf(text: string): string | undefined {
   if (!/^(?:\d+(?:ms|[smhd])?\s*)+$/.test(text)) return undefined
   const parts = [...text.matchAll(/(\d+)(ms|[smhd])?/g)]
-  const total = parts.reduce((sum, [, count, unit = 's']) => sum + Number(count) * UNITS[unit]!, 0)
+  const total = parts.reduce((sum, [, count, unit = 's']) => sum + Number(count) * ownValue(UNITS, unit)!, 0)
   return total % 1000 === 0 ? `${total / 1000}s` : `${total}ms`
 }

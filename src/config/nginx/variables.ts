@@ -2,7 +2,9 @@
  * Variables of `geo` and `map`, as cases: under which conditions a text has which value. The first case whose condition holds
  * counts, and the last one has no condition.
  */
+
 import { METHODS } from 'node:http'
+import { ownValue } from '../../core/structures/own-value.js'
 import { type AddressRange, networkKey, parseRange } from '../../http/matching/address-ranges.js'
 import { createExpression, expressionFault } from '../../http/matching/path-pattern.js'
 import { quote } from '../messages.js'
@@ -218,7 +220,8 @@ export class Variables {
 /** A key part; undefined: the variable says something else. */
 function partOf(name: string): string | undefined {
   const [, kind, rest = ''] = /^(http|cookie|arg)_(\w+)$/.exec(name) ?? []
-  if (Object.hasOwn(REQUEST_VARIABLES, name)) return REQUEST_VARIABLES[name]
+  const known = ownValue(REQUEST_VARIABLES, name)
+  if (known !== undefined) return known
   if (kind === 'http') return `header:${rest.replaceAll('_', '-').toLowerCase()}`
   if (kind === 'cookie') return `cookie:${rest}`
   return kind === 'arg' ? `query:${rest}` : undefined

@@ -1,3 +1,4 @@
+import { ownValue } from '../../core/structures/own-value.js'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 
@@ -20,7 +21,7 @@ export function substitute(raw: unknown, env: Environment): { value: unknown; fi
   }
   const fill = (text: string, path: readonly PropertyKey[]): string =>
     text.replace(/\$\{([^}]*)\}/g, (reference, name: string) => {
-      const value = Object.hasOwn(env, name) ? env[name] : undefined
+      const value = ownValue(env, name)
       if (value === undefined) {
         const message = `environment variable ${quote(name)} is not set; set it or write the value here`
         findings.push({ path, message })

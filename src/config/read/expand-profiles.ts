@@ -50,7 +50,7 @@ export function bucketName(profile: ProfileName, bucket: string): string {
 /** The buckets that a profile brings: those that the file does not name itself. */
 function bucketsFor(profile: ProfileName, own: FileObject): FileObject {
   const missing = Object.entries(profileBuckets(profile)).filter(
-    ([bucket]) => !(bucket in own) && !(bucketName(profile, bucket) in own),
+    ([bucket]) => !Object.hasOwn(own, bucket) && !Object.hasOwn(own, bucketName(profile, bucket)),
   )
   return Object.fromEntries(
     missing.map(([bucket, limits]) => [

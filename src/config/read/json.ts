@@ -1,4 +1,5 @@
 import { printParseErrorCode, visit } from 'jsonc-parser'
+import { ownValue } from '../../core/structures/own-value.js'
 import { isObject } from '../checks/partial-config.js'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
@@ -115,7 +116,7 @@ function describe({ name }: SyntaxFault, rest: string, open: readonly Open[]): s
   if (name === 'InvalidSymbol') return strayText(rest)
   const end = typeof open.at(-1)!.key === 'number' ? '"]"' : '"}"'
   const found = rest === '' ? 'but the text ends' : `found ${kindOf(rest)}`
-  return FAULTS[name] ?? `expected ${EXPECTED[name] ?? `"," or ${end}`}, ${found}`
+  return ownValue(FAULTS, name) ?? `expected ${ownValue(EXPECTED, name) ?? `"," or ${end}`}, ${found}`
 }
 
 /** What is wrong with a text that is no token of JSON. */

@@ -1,7 +1,8 @@
 /** Addresses: where to listen, where to forward, which proxies to trust. */
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
-import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { readAuthority } from '../../http/authority.js'
+import { bracesFor, hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { Listen } from '../settings.js'
 import { flag, object, read, text, whole } from './values.js'
 
@@ -20,7 +21,7 @@ const ADMIN_PORT = 9090
 const GRPC_PORT = 50_051
 const MOST_PORT = 65_535
 const useAddress = (port: number) => `use e.g. "127.0.0.1:${port}", "[::1]:${port}"`
-const noSuchPort = (shown: string) => `${shown} has no such port; ports go from 0 to ${MOST_PORT}`
+const noSuchPort = (shown: string, more = '') => `${shown} has no such port; ports go from 1 to ${MOST_PORT}${more}`
 const LISTEN = useAddress(LISTEN_PORT)
 const RANGES = ['loopback', 'linklocal', 'uniquelocal']
 
@@ -34,20 +35,20 @@ export function parseListen(value: string, example = LISTEN_PORT): { host: strin
   const [, v6, v4, digits] = /^(?:\[([^\]]*)\]:|([^:[\]]*):)?(\d+)$/.exec(value) ?? []
   const host = v6 ?? (v4 || DEFAULT_HOST)
   if (digits === undefined) throw new RangeError(listenFault(value, example))
-  if (Number(digits) > MOST_PORT) throw new RangeError(noSuchPort(quote(value)))
+  if (Number(digits) > MOST_PORT) throw new RangeError(noSuchPort(quote(value), ', and 0 is any free one'))
   const good = v6 === undefined ? isIPv4(host) || isHostName(host) : isIPv6(host)
-  if (!good) throw new RangeError(`${quote(value)} is not an address to listen on; ${useAddress(example)}`)
+  if (!good) throw new RangeError(listenFault(value, example))
   return { host, port: Number(digits) }
 }
 
 function listenFault(value: string, port: number): string {
   if (isIPv6(value)) return `${quote(value)} needs brackets and a port; write "[${value}]:${port}"`
   if (isIPv4(value) || isHostName(value)) return `${quote(value)} has no port; write "${value}:${port}"`
-  return `${quote(value)} is not an address to listen on; ${useAddress(port)}`
+  return `${quote(value)} is not an address to listen on${bracesFor(value) || `; ${useAddress(port)}`}`
 }
 
 function isHostName(value: string): boolean {
-  return /^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)$/.test(value) && !/^[\d.]+$/.test(value)
+  return !value.includes(':') && !isIPv4(value) && readAuthority(value) !== undefined
 }
 
 /** Whether only this machine can reach a host. */
@@ -70,12 +71,25 @@ export function parseUpstreamUrl(value: string): string {
   const shown = quoteUrl(value)
   const url = URL.canParse(value) ? new URL(value) : undefined
   const [, port] = /^https?:\/\/[^/?#]*:(\d+)(?:[/?#]|$)/i.exec(value) ?? []
-  if (Number(port) > MOST_PORT) throw new RangeError(noSuchPort(shown))
+  if (port !== undefined && !isPort(Number(port))) throw new RangeError(noSuchPort(shown))
   if (!url || !/^https?:\/\//i.test(value)) {
     const near = !value.includes('://') && /^[\w.-]+(:\d+)?$/.test(value) ? `; write "http://${value}"` : undefined
     throw new RangeError(
       `${shown} is not an upstream's URL${near ?? '; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"'}`,
     )
+  }
+  return originOf(url, value)
+}
+
+function isPort(port: number): boolean {
+  return port > 0 && port <= MOST_PORT
+}
+
+/** @throws RangeError: the URL has more than an origin, or no host */
+function originOf(url: URL, value: string): string {
+  const shown = quoteUrl(value)
+  if (readAuthority(url.host) === undefined) {
+    throw new RangeError(`${shown} names no host${bracesFor(value) || '; use e.g. "http://127.0.0.1:9000"'}`)
   }
   const origin = `${url.protocol}//${url.host}`
   if (url.username || url.password) throw new RangeError(`${shown} carries credentials; write "${origin}"`)

@@ -25,7 +25,8 @@ function parseKeyPart(value: string): KeyPart {
   if (kind && !name) throw new RangeError(`${quote(value)} names no ${kind}; write e.g. "${kind}:NAME"`)
   if (kind === 'header' || kind === 'cookie' || kind === 'query') return { kind, name: NAMED[kind](name) }
   const near = nearest(value.replace(/:.*/s, ''), [...PLAIN, ...Object.keys(NAMED)])
-  const meant = near !== undefined && near in NAMED ? `${near}:${value.replace(/^[^:]*:?/s, '') || 'NAME'}` : near
+  const meant =
+    near !== undefined && Object.hasOwn(NAMED, near) ? `${near}:${value.replace(/^[^:]*:?/s, '') || 'NAME'}` : near
   throw new RangeError(`${quote(value)} is not a key; ${meant ? `did you mean ${quote(meant)}?` : `use ${FORMS}`}`)
 }
 

@@ -107,15 +107,18 @@ export function methodName(value: string): string {
 const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
 
 const SECRET = {
-  error: `not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+  error: `not a token; use at least 16 letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}" with the output of: openssl rand -hex 32`,
 }
 
 const TICKET_KEY = {
   error: `not a key; use at least 32 characters, e.g. "\${SHAPER_TICKET_KEY}" with the output of: openssl rand -base64 32`,
 }
 
-/** A secret that signs. Its length is not in the schema for editors, as the name of a variable may be shorter. */
+/** A secret that signs. The length of a secret is not in the schema for editors, as the name of a variable may be shorter. */
 export const ticketKey = z.string(TICKET_KEY).refine(key => key.length >= 32, TICKET_KEY)
 
 /** A secret that travels in a header. */
-export const token = z.string(SECRET).regex(B64TOKEN, SECRET)
+export const token = z
+  .string(SECRET)
+  .regex(B64TOKEN, SECRET)
+  .refine(text => text.length >= 16, SECRET)

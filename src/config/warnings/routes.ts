@@ -1,9 +1,11 @@
 /** Warnings about single routes. */
 import { windowOf } from '../../core/bucket/promises.js'
 import { durationText } from '../../core/units.js'
+import { spelledPattern, withOtherEnd } from '../../http/matching/path-pattern.js'
 import { followersOf } from '../../http/quota/quota-fields.js'
 import { covers } from '../checks/match-coverage.js'
 import { withEgressRoutes } from '../derived/egress-routes.js'
+import { either } from '../messages.js'
 import { allLimits, longestWaitOf, smallestCost, waitsForAnswers } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
@@ -14,6 +16,7 @@ export function routeWarnings(settings: Settings): Warning[] {
   return [
     ...routes.flatMap((route, index) => [
       ...unreachable(route, index, routes),
+      ...spelledOtherwise(route, routes).map(message => ({ path: ['routes', index, 'match', 'path'], message })),
       ...unlimited(route).map(message => ({ path: ['routes', index, 'buckets'], message })),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
       ...idlePatience(route).map(message => ({ path: ['routes', index, 'patience'], message })),
@@ -37,6 +40,30 @@ function unreachable({ match }: RouteSettings, index: number, routes: readonly R
   if (first === index) return []
   const message = `can never be reached: routes[${first}] ("${routes[first]!.name}") comes first and matches all requests that this one matches; move this before it, or remove it`
   return [{ path: ['routes', index], message }]
+}
+
+/** Warns where a client that spells an exact path otherwise comes to a route that limits nothing. Many servers take both for one path. */
+function spelledOtherwise(route: RouteSettings, routes: readonly RouteSettings[]): string[] {
+  const { path, normalise: _, ...others } = route.match
+  if (route.mode === 'off' || path === undefined || path.startsWith('~') || path.includes('*')) return []
+  const exact = spelledPattern(path)
+  const upper = exact.toUpperCase()
+  const found = [
+    { by: 'case', spelled: upper === exact ? exact.toLowerCase() : upper },
+    { by: 'slash', spelled: withOtherEnd(exact) },
+  ].flatMap(({ by, spelled }) => {
+    if (spelled === exact || spelled === '') return []
+    const place = routes.findIndex(({ match }) => covers(match, { ...others, path: spelled }))
+    const taker = routes[place]
+    return taker?.mode === 'off' ? [{ by, spelled, place, name: taker.name }] : []
+  })
+  const [first] = found
+  if (first === undefined) return []
+  const spellings = either(found.map(({ spelled }) => spelled))
+  const all = [...(route.match.normalise ?? []), ...found.map(({ by }) => by)].map(each => `"${each}"`).join(', ')
+  return [
+    `a request for ${spellings} goes to routes[${first.place}] ("${first.name}"), which limits nothing; add "normalise": [${all}] beside "path"`,
+  ]
 }
 
 /** Warns where a client chooses whether anything limits it. */

@@ -1,7 +1,7 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
 import { type BucketLimits, slackOf, timeToPass } from '../bucket/limits.js'
-import { LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { isCost, LEVEL_TOLERANCE } from '../bucket/meter.js'
 import {
   type Arrival,
   costAt,
@@ -23,6 +23,8 @@ import { levelWait, predictedWait } from './predicted-wait.js'
  */
 export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0): Rejection | undefined {
   const { stack, costs } = arrival
+  const refused = uncountable(arrival)
+  if (refused !== undefined) return refused
   let inTurn = 0
   for (let place = 0; place < stack.length; place += 1) {
     const bucket = stack[place]!
@@ -43,6 +45,12 @@ export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0
   if (stack.length === 0 && pause > maxWait)
     return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - Math.max(0, maxWait) }
   return undefined
+}
+
+/** The rejection of a request whose cost no bucket can count. */
+export function uncountable({ stack, cost, costs }: Demand): Rejection | undefined {
+  if (isCost(cost) && (costs === undefined || costs.every(isCost))) return undefined
+  return { reason: 'too-costly', buckets: stack, retryAfterMs: undefined }
 }
 
 /** Why a request that may not wait cannot pass a gate now. Undefined: it can. */

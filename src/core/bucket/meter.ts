@@ -14,6 +14,11 @@ import type { BucketLimits } from './limits.js'
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
 
+/** Whether buckets can count a cost. NaN would stay in the level for ever, and each comparison with it is false. */
+export function isCost(cost: unknown): cost is number {
+  return typeof cost === 'number' && cost >= 0 && cost < Infinity
+}
+
 /**
  * Times are in ms, costs in cost units.
  *
@@ -68,7 +73,7 @@ export class Meter {
 
   /** Whether `cost` fits when the bucket is empty. */
   canEverFit(cost: number): boolean {
-    return cost <= this.allowed.capacity + LEVEL_TOLERANCE
+    return isCost(cost) && cost <= this.allowed.capacity + LEVEL_TOLERANCE
   }
 
   /** Adds a cost that passes at once. */

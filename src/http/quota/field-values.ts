@@ -1,3 +1,4 @@
+import { ownValue } from '../../core/structures/own-value.js'
 /** Types and helpers that the readers of quota headers share. */
 
 /** Returns a field of an answer by its lower-case name. Several lines are joined with `', '`. */
@@ -7,7 +8,7 @@ export type Fields = (name: string) => string | undefined
 export function fieldsOf(headers: object): Fields {
   const values = headers as Readonly<Record<string, string | string[] | undefined>>
   return name => {
-    const value = values[name]
+    const value = ownValue(values, name)
     return Array.isArray(value) ? value.join(', ') : value
   }
 }

@@ -3,10 +3,12 @@
 import { either, quote } from '../../config/messages.js'
 import { formatPath } from '../../config/problems.js'
 import { readDuration } from '../../config/read-values.js'
+import { isCost } from '../../core/bucket/meter.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../../core/priority.js'
 import type { Cost } from '../../core/queue/lane.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { unknownOption } from '../option-reader.js'
-import { type Costs, isCost } from '../options.js'
+import type { Costs } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
 /** Options of one call. */
@@ -106,10 +108,9 @@ export function checkOptions(options: unknown, known: readonly string[], example
   if (typeof options !== 'object' || options === null) {
     throw new TypeError(`${quote(options)} is not a set of options; use e.g. ${example}`)
   }
-  const given = options as Record<string, unknown>
-  const unknown = Object.keys(given).filter(key => !known.includes(key) && given[key] !== undefined)
+  const unknown = Object.entries(options).filter(([key, value]) => !known.includes(key) && value !== undefined)
   if (unknown.length === 0) return
-  throw new RangeError(unknown.map(key => `${formatPath([key])}: ${unknownOption(key, known)}`).join('\n'))
+  throw new RangeError(unknown.map(([key]) => `${formatPath([key])}: ${unknownOption(key, known)}`).join('\n'))
 }
 
 /** @throws TypeError */
@@ -128,7 +129,7 @@ export function checkKey(key: unknown): string {
 export function readCost(cost: unknown, names: BucketNames): Cost {
   if (typeof cost !== 'object' || cost === null) return { cost: checkCost(cost) }
   const costs = readCosts(cost, names, 'cost')
-  const all = names!.map(name => costs[name] ?? 1)
+  const all = names!.map(name => ownValue(costs, name) ?? 1)
   return { cost: all.at(-1)!, costs: all }
 }
 

@@ -7,6 +7,7 @@
  */
 
 import { when } from '../../core/maybe-promise.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import type { KeyQueue } from '../key-queues.js'
 import type { Costs } from '../options.js'
 import type { Call } from './call.js'
@@ -63,7 +64,7 @@ export class Charge {
     }
     const { names } = this.#call.context
     const costs = readCosts(cost, names, 'charge')
-    return this.#told.map((before, place) => costs[names![place]!] ?? before)
+    return this.#told.map((before, place) => ownValue(costs, names![place]!) ?? before)
   }
 }
 

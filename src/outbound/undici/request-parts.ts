@@ -73,7 +73,7 @@ interface ErringBody {
 /** The body if it is a stream, which can fail while it waits. */
 export function streamOf(body: unknown): ErringBody | undefined {
   if (typeof body !== 'object' || body === null) return undefined
-  const isStream = ['on', 'off', 'destroy', 'pipe'].every(verb => verb in body)
+  const isStream = (['on', 'off', 'destroy', 'pipe'] as const).every(verb => verb in body)
   return isStream ? (body as ErringBody) : undefined
 }
 

@@ -1,6 +1,6 @@
 import type { ByteBudget } from '../http/connection/byte-budget.js'
 import { HeldBytes } from '../http/connection/byte-budget.js'
-import type { AnswerHeadLines } from './shareable.js'
+import { type AnswerHeadLines, areForAll } from './shareable.js'
 
 /** Bytes. A longer answer is for its own client only. */
 export const LONGEST_SHARED = 1024 * 1024
@@ -59,14 +59,14 @@ export class AnswerCopy {
   read(buffer: Buffer, from: number, to: number): void {
     if (!this.isOpen) return
     const length = this.#length + to - from
-    if (!this.#makeRoom(length)) return this.#owner.tooLong()
+    if (!this.#makeRoom(length)) return this.#owner.unshared()
     buffer.copy(this.#body, this.#length, from, to)
     this.#length = length
   }
 
   /** Its own client takes less than comes. It is read on while there is room for what that client leaves. */
   leftBehind(client: string): void {
-    if (this.isOpen && this.#budget.room(client) <= 0) this.#owner.tooLong()
+    if (this.isOpen && this.#budget.room(client) <= 0) this.#owner.unshared()
   }
 
   #makeRoom(length: number): boolean {
@@ -84,6 +84,7 @@ export class AnswerCopy {
   /** The answer is whole. @param trailers names and values in turn */
   end(trailers: readonly string[]): void {
     if (!this.isOpen) return
+    if (!areForAll(trailers)) return this.#owner.unshared()
     this.isOpen = false
     const answer = new SharedAnswer(this.#head, this.#body.subarray(0, this.#length), trailers, this.#bytes)
     answer.hold()
@@ -102,6 +103,6 @@ export class AnswerCopy {
 
 export interface CopyOwner {
   whole(answer: SharedAnswer): void
-  /** It is longer than is copied, or there is no room for it. */
-  tooLong(): void
+  /** It is longer than is copied, there is no room for it, or its trailers are for one client. */
+  unshared(): void
 }

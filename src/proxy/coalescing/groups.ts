@@ -216,7 +216,7 @@ export class Lead implements CopyOwner {
       this.#copy = new AnswerCopy(head, this.#budget, this)
       return this.#copy
     }
-    this.tooLong()
+    this.unshared()
     return undefined
   }
 
@@ -225,7 +225,7 @@ export class Lead implements CopyOwner {
     this.#group.share(this, answer)
   }
 
-  tooLong(): void {
+  unshared(): void {
     this.end()
     this.#leader.unfollowed()
   }

@@ -4,6 +4,15 @@ import { mayDiffer } from './identity.js'
 /** What `Cache-Control` says of an answer for one user. It may have a list of fields behind it. */
 const FOR_ONE = /(?:^|[,\s])(?:private|no-store)(?:$|[=,;\s])/i
 
+/** What they say is of the client that asked: its cookies, its proof of who it is (RFC 9110 11.6.3), what it has stored. */
+const OF_ONE_CLIENT = [
+  'set-cookie',
+  'set-cookie2',
+  'authentication-info',
+  'proxy-authentication-info',
+  'clear-site-data',
+] as const
+
 /** An answer without its body. */
 export interface AnswerHeadLines {
   readonly status: number
@@ -19,7 +28,11 @@ export interface AnswerHeadLines {
  * new as one that is asked for now. An error may be over when it is the next one's turn.
  */
 export function isShareable({ status, fields }: AnswerHeadLines): boolean {
-  if (!isUsual(status)) return false
+  return isUsual(status) && areForAll(fields)
+}
+
+/** Whether no field says that the answer is for one client. @param fields of its head or its trailers: names and values in turn */
+export function areForAll(fields: readonly string[]): boolean {
   for (let at = 0; at < fields.length; at += 2) if (isForOne(fields[at]!, fields[at + 1]!)) return false
   return true
 }
@@ -29,7 +42,7 @@ function isUsual(status: number): boolean {
 }
 
 function isForOne(name: string, value: string): boolean {
-  if (isNamed(name, 'set-cookie')) return true
+  if (OF_ONE_CLIENT.some(each => isNamed(name, each))) return true
   if (isNamed(name, 'cache-control')) return FOR_ONE.test(value)
   return isNamed(name, 'vary') && listed(value).some(varied => varied === '*' || mayDiffer(varied))
 }

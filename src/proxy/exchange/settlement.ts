@@ -2,7 +2,7 @@
  * What a request really cost: it passes its buckets with the cost that is reserved for it. When its answer says what it has cost,
  * the buckets get the difference.
  *
- * - An answer that has come whole and says a cost: that counts, whatever its status is.
+ * - An answer that has come whole and says a cost: that counts, whatever its status is, up to the capacity.
  * - Else a status that says that the request was not served (4xx or 503), or no connection for it: it cost nothing.
  * - Else what was reserved stays: the answer says nothing or is cut, its client has left, or the upstream failed.
  *
@@ -95,9 +95,11 @@ export class Settlement {
 
   #apply(numbers: Numbers, by: 'answer' | 'unserved'): void {
     const { stack, costs: reserved = [] } = this.#request
-    const settled = stack.map(({ limits: { name } }) => {
+    const settled = stack.map(({ limits: { name, capacity, whole } }) => {
       const cost = this.#costs.settled(name, numbers)
-      return cost ?? (by === 'unserved' && this.#costs.isSettled(name) ? 0 : undefined)
+      // No bucket holds more.
+      if (cost !== undefined) return Math.min(cost, whole?.capacity ?? capacity)
+      return by === 'unserved' && this.#costs.isSettled(name) ? 0 : undefined
     })
     const costs = settled.map((cost, place) => (cost === undefined ? 0 : cost - reserved[place]!))
     const cost = costs.find(difference => difference !== 0)

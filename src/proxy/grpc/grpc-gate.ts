@@ -2,6 +2,7 @@
  * The gate for Envoy and others that ask by gRPC: external authorization and the rate limit service. A question is an exchange as
  * over HTTP, so it is matched, queued, given up and counted alike.
  */
+
 import { fileURLToPath } from 'node:url'
 import {
   Server,
@@ -13,6 +14,7 @@ import {
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import { loadSync } from '@grpc/proto-loader'
+import { ownValue } from '../../core/structures/own-value.js'
 import type { ProxyContext } from '../context.js'
 import { type PeerAddress, peerOf } from '../http/client-address.js'
 import { AskedExchange, type AskedFor, type GateVerdict } from './asked-exchange.js'
@@ -108,7 +110,7 @@ export async function startGrpcGate(
 
 function serviceOf(file: string, name: string): ServiceDefinition {
   const path = fileURLToPath(new URL(file, import.meta.url))
-  return loadSync(path, { keepCase: true, longs: Number, defaults: true })[name] as ServiceDefinition
+  return ownValue(loadSync(path, { keepCase: true, longs: Number, defaults: true }), name) as ServiceDefinition
 }
 
 /** The questions of one server. */
@@ -242,7 +244,7 @@ function askedIn(
   const hits = own?.value ?? addend
   if (hits > 0) headers.push('hits-addend', String(hits))
   for (const { key, value } of entries) {
-    const place = PLACES[key]
+    const place = ownValue(PLACES, key)
     if (place === 'client') headers.push('x-forwarded-for', value.split('/')[0]!)
     else if (place !== undefined) asked[place] = value
     else if (!LEFT_OUT.has(key.toLowerCase())) headers.push(key, value)

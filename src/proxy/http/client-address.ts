@@ -1,5 +1,6 @@
 import { BlockList, isIP, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { ipv6Network } from '../../http/ipv6-network.js'
 
 const NAMED_NETWORKS: Record<string, readonly string[]> = {
@@ -68,7 +69,7 @@ export function createTrust(setting: boolean | number | readonly string[]): Trus
   if (typeof setting === 'boolean') return () => setting
   if (typeof setting === 'number') return (_address, distance) => distance < setting
   const trusted = new BlockList()
-  for (const network of setting.flatMap(entry => NAMED_NETWORKS[entry] ?? [entry])) {
+  for (const network of setting.flatMap(entry => ownValue(NAMED_NETWORKS, entry) ?? [entry])) {
     const [address, prefix] = network.split('/') as [string, string | undefined]
     const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
     if (prefix === undefined) trusted.addAddress(address, family)

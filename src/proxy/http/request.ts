@@ -2,6 +2,7 @@
  * Reads a request into plain facts, before anything is counted. Requests that we and the upstream could read
  * differently are refused here (RFC 9112 sections 3.2 and 6.3). The parser refuses others before.
  */
+import { ownValue } from '../../core/structures/own-value.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import { isNamed } from '../http1/fields.js'
 import { NameSet } from '../http1/name-set.js'
@@ -317,7 +318,7 @@ const GRPC_UNITS: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, 
 /** As the gRPC protocol over HTTP/2 says. In ms. */
 function grpcTimeout(value: string): number | undefined {
   const [, amount, unit] = /^(\d{1,8})([HMSmun])$/.exec(value) ?? []
-  return amount === undefined ? undefined : Number(amount) * GRPC_UNITS[unit!]!
+  return amount === undefined ? undefined : Number(amount) * ownValue(GRPC_UNITS, unit!)!
 }
 
 /** All values of a header, joined as RFC 9110 5.3 says; undefined if there is none or it is empty. */

@@ -4,6 +4,7 @@ import type { BucketSettings, CostSettings, KeySettings, RouteSettings, TierSett
 import { Patience } from '../../core/patience/patience.js'
 import { ServiceTime } from '../../core/patience/service-time.js'
 import type { LaneRoute } from '../../core/queue/lane.js'
+import { ownValue } from '../../core/structures/own-value.js'
 import { AddressRanges, parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
 import { createHostMatcher } from '../../http/matching/host-pattern.js'
 import { createPathMatcher } from '../../http/matching/path-pattern.js'
@@ -207,7 +208,7 @@ export function usualCost(settings: CostSettings, method: string | undefined): n
     case 'fixed':
       return settings.cost
     case 'method':
-      return (method === undefined ? undefined : settings.costs[method]) ?? settings.default
+      return (method === undefined ? undefined : ownValue(settings.costs, method)) ?? settings.default
     case 'header':
       return settings.default
     case 'buckets':
@@ -220,7 +221,7 @@ function createCost(settings: CostSettings): (facts: RequestFacts) => number {
     case 'fixed':
       return () => settings.cost
     case 'method':
-      return facts => settings.costs[facts.method] ?? settings.default
+      return facts => ownValue(settings.costs, facts.method) ?? settings.default
     case 'header':
       return facts => {
         const sent = headerValue(facts.rawHeaders, settings.name)

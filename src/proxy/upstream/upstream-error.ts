@@ -1,4 +1,5 @@
 /** Translates errors of upstream connections into answers. */
+import { ownValue } from '../../core/structures/own-value.js'
 import { ProtocolError } from '../http1/fields.js'
 import type { RequestFailure } from '../observe/observer.js'
 
@@ -56,7 +57,8 @@ export function describeError(error: Error): readonly [403 | 502 | 504, string] 
   const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
   if (cause instanceof ProtocolError) return [502, `the upstream sent ${cause.message}`]
   const code = codeOf(cause)
-  if (REASONS[code] !== undefined) return REASONS[code]
+  const reason = ownValue(REASONS, code)
+  if (reason !== undefined) return reason
   if (code === OTHER_NAME) return [502, "the upstream's certificate is for another name"]
   if (UNTRUSTED.test(code)) return [502, "the upstream's certificate is not trusted"]
   if (isDisconnect(cause)) return [502, 'the upstream closed the connection before it answered']

@@ -52,7 +52,7 @@ function inFile({ path, message }: Problem, file: string, base: string | undefin
   }
   const own = readConfigObject(readText(file)) ?? {}
   const inherited = Object.keys((base !== undefined && readConfigObject(readText(base))) || {}).filter(
-    key => !(key in own),
+    key => !Object.hasOwn(own, key),
   )
   const isInBase = inherited.some(key => {
     const root = formatPath([key])

@@ -15,7 +15,7 @@
  * It has to be known when all of it is over, as the list is only looked at when a client asks or claims: `keptUntil`.
  */
 import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
-import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+import { isCost, LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { LONGEST_WINDOW, windowOf } from '../../core/bucket/promises.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import { type BookingClaim, FRAME, type PromiseAnswer, type PromiseRequest } from '../../core/store.js'
@@ -80,7 +80,7 @@ function promiseNew(state: PromisingState, level: number, request: PromiseReques
   const { rate } = state
   const last = state.promises.at(-1)?.at ?? -Infinity
   const free = limits.capacity - sumOf(state.promises) - cost
-  if (state.promises.length >= MOST_PROMISES || free < -LEVEL_TOLERANCE) {
+  if (state.promises.length >= MOST_PROMISES || !isCost(cost + request.more) || free < -LEVEL_TOLERANCE) {
     return { after: Math.max(fit, last - now), booking: 0, window: 0, made: false, more: 0 }
   }
   const room = Math.min(limits.capacity, rate * request.maxWait + slackOf(limits, cost) + cost)

@@ -5,12 +5,13 @@
  */
 import { type Board, Listeners, type News } from '../../core/board.js'
 import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
-import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+import { isCost, LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import {
   type Admission,
   type AdmitRequest,
+  areCosts,
   type BucketRef,
   type ClaimAnswer,
   type ClaimRequest,
@@ -134,6 +135,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
 
   function claimAt(request: ClaimRequest, states: readonly State[], now: number): ClaimAnswer {
     const { stack, since, ahead: asked = 0, notBefore = -Infinity, within = Infinity } = request
+    if (!areCosts(stack, request.cost)) return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
     const places = states.map((state, place) => placeOf(state, stack[place]!, request, now))
     const frees = places.map(({ free }) => free)
     const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
@@ -184,6 +186,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
 
     giveBack({ stack, cost, slot, slotCost = 0 }) {
       const now = clock.now()
+      if (!areCosts(stack, cost) || !areCosts(stack, slotCost)) return
       for (const [place, state] of findAll(stack, now).entries()) {
         const ref = stack[place]!
         change(state, -costOfRef(ref, cost), now)
@@ -201,7 +204,8 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       return findAll(stack, now).map((state, place) => {
         const ref = stack[place]!
         const { rate, capacity } = ref.limits
-        const difference = costOfRef(ref, cost)
+        const told = costOfRef(ref, cost)
+        const difference = isCost(Math.abs(told)) ? told : 0
         const free = Math.max(state.free, now)
         const held = (free - now) * rate
         const moved = Math.max(-held, Math.min(difference, Math.max(0, capacity - held)))
@@ -225,7 +229,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       const now = clock.now()
       const [state] = findAll([request.bucket], now) as [State]
       change(state, 0, now)
-      return lease(state, request, now)
+      return lease(state, known(request), now)
     },
 
     reset({ limits, key }) {
@@ -260,6 +264,24 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       for (const instances of buckets.values()) size += instances.size
       return size
     },
+  }
+}
+
+/** What is no number in a report counts as 0. */
+function known(report: LeaseRequest): LeaseRequest {
+  const { largest, used, want, ahead, lacks, pace, demand, returned } = report
+  return {
+    ...report,
+    ...{
+      largest: largest || 0,
+      used: used || 0,
+      want: want || 0,
+      ahead: ahead || 0,
+      lacks: lacks || 0,
+      pace: pace || 0,
+    },
+    demand: demand.map(each => ({ ...each, cost: each.cost || 0 })),
+    returned: returned.map(each => ({ ...each, cost: each.cost || 0 })),
   }
 }
 
@@ -370,7 +392,7 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
     retryAfterMs: reason === 'too-costly' ? undefined : msUntilAdmitted(request, states, now),
   })
 
-  const tooSmall = which((_, { capacity }, cost) => cost > capacity + LEVEL_TOLERANCE)
+  const tooSmall = which((_, { capacity }, cost) => !isCost(cost) || cost > capacity + LEVEL_TOLERANCE)
   if (tooSmall.length > 0) return answer('too-costly', tooSmall)
   const blocked = which(place => blockedFor(states[place]!, now) > 0)
   if (blocked.length > 0) return answer('blocked', blocked)

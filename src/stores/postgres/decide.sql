@@ -32,6 +32,9 @@
 --   promise     0, ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   lease       0, and the answer of lease.sql
 --
+-- What buckets cannot count is no cost: with NaN, an infinite or a negative one an admission is too costly, no claim is granted, and
+-- nothing is given back, settled or promised.
+--
 -- What is new of an upstream for others is sent on the channel for news: `u`, the moment, what exchange returns, the key.
 -- Of an upstream `blocked` is when its pause ends, and `free` when its rate ends.
 #variable_conflict use_variable
@@ -113,7 +116,9 @@ BEGIN
       array_agg(s.blocked), array_agg(s.expires), array_agg(s.leased_rate), array_agg(s.leased_until),
       array_agg(s.kept), array_agg(s.kept_until), array_agg(s.gap_from), array_agg(s.gap_until)
     INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils, kepts, kept_untils, gap_froms, gap_untils
-    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until, t.kept, t.kept_until,
+    -- A NaN that an older version has left counts as 0: it would never drain.
+    FROM (SELECT coalesce(nullif(t.level, 'NaN'), 0) AS level, t.at, coalesce(nullif(t.free, 'NaN'), '-Infinity') AS free, t.rate,
+            t.blocked, t.expires, t.leased_rate, t.leased_until, coalesce(nullif(t.kept, 'NaN'), 0) AS kept, t.kept_until,
             t.gap_from, t.gap_until FROM @table@ t
           WHERE t.key = ANY (keys) ORDER BY t.key FOR NO KEY UPDATE) s;
   IF cardinality(levels) IS DISTINCT FROM cardinality(keys) THEN
@@ -235,7 +240,7 @@ BEGIN
         capacity := ops[f + 2];
         occupied := levels[i];
         IF now <= kept_untils[i] AND NOT (i = claimed AND due) THEN occupied := occupied + kepts[i]; END IF;
-        IF cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
+        IF NOT (cost >= 0 AND cost < 'Infinity') OR cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
         IF occupied + cost - capacity > @LEVEL_TOLERANCE@ THEN masks[3] := masks[3] + bit; END IF;
         IF (occupied - greatest(0, ops[f + 5] - cost)) / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
@@ -323,7 +328,7 @@ BEGIN
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         target := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
         -- Those who lease are in turn.
-        refused := refused OR (leased_untils[i] > now AND target > in_turn);
+        refused := refused OR NOT (cost >= 0 AND cost < 'Infinity') OR (leased_untils[i] > now AND target > in_turn);
         earliest := greatest(earliest, target);
       END LOOP;
       -- The first moment at which a slot is possible in all places, first without the last one.
@@ -349,7 +354,7 @@ BEGIN
         result[o] := 1;
         FOR f IN first .. last BY 7 LOOP
           o := o + 1;
-          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN coalesce(nullif(whole, 'NaN'), 0) ELSE ops[f + 6] END;
           i := ops[f];
           free := frees[i] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
           slot := greatest(now - least(a, back), b);
@@ -395,9 +400,10 @@ BEGIN
         i := ops[f];
         rate := ops[f + 1];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+        CONTINUE WHEN NOT (cost >= 0 AND cost < 'Infinity');
         levels[i] := greatest(0, levels[i] - cost);
         cost := CASE WHEN b > 0 AND ops[f + 6] <> 'NaN' THEN ops[f + 6] ELSE b END;
-        IF b >= 0 THEN
+        IF b >= 0 AND cost < 'Infinity' THEN
           lasts := cost / rate;
           frees[i] := frees[i] - CASE
             WHEN abs(frees[i] - (a + greatest(0, ops[f + 5] - cost) / rate + lasts)) <= @SAME_SLOT@ THEN lasts
@@ -411,6 +417,7 @@ BEGIN
         i := ops[f];
         rate := ops[f + 1];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+        IF NOT abs(cost) < 'Infinity' THEN cost := 0; END IF;
         capacity := ops[f + 2];
         target := greatest(frees[i], now);
         moved := greatest((now - target) * rate, least(cost, greatest(0, capacity - (target - now) * rate)));
@@ -449,7 +456,7 @@ BEGIN
             coalesce(sum(p.cost) FILTER (WHERE p.booking <> 0), 0) AS booked, coalesce(max(p.at), '-Infinity') AS last
           INTO promised FROM @promises@ p WHERE p.key = keys[i];
         room := capacity - promised.total - cost;
-        IF promised.number >= @MOST_PROMISES@ OR room < -@LEVEL_TOLERANCE@ THEN
+        IF promised.number >= @MOST_PROMISES@ OR NOT (cost >= 0 AND cost < 'Infinity') OR room < -@LEVEL_TOLERANCE@ THEN
           result := result || ARRAY[greatest(b, promised.last - now), 0, 0, 0, 0];
           is_new := NULL;
         ELSE
@@ -510,7 +517,8 @@ BEGIN
       i := ops[first];
       known := NULL;
       IF leased_untils[i] > '-Infinity' THEN SELECT t.lease INTO known FROM @table@ t WHERE t.key = keys[i]; END IF;
-      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : first + 5] || ops[first + 7 : p - 1],
+      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, coalesce(nullif(cost, 'NaN'), 0),
+        ops[first : first + 5] || array_replace(ops[first + 7 : p - 1], 'NaN'::float8, 0::float8),
         CASE WHEN now <= kept_untils[i] THEN kepts[i] ELSE 0 END);
       levels[i] := leased.level;
       frees[i] := leased.free;

@@ -1,8 +1,10 @@
 /** The table and the functions that the PostgreSQL store needs, under any name. */
+
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Client } from 'pg'
 import pg from 'pg'
+import { ownValue } from '../../core/structures/own-value.js'
 import { fillConstants } from '../constants.js'
 
 /** ms by the server's clock. */
@@ -81,7 +83,8 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
     secrets: beside('secrets'),
     promises: beside('promises'),
   }
-  const fill = (template: string): string => template.replace(/@([a-z]+)@/g, (_, word: string) => words[word]!)
+  const fill = (template: string): string =>
+    template.replace(/@([a-z]+)@/g, (_, word: string) => ownValue(words, word)!)
   const decideBody = fill(read('decide'))
   const decide = nameOf('decide', decideBody)
   const isThere = (signature: string): string => `to_regprocedure(${pg.escapeLiteral(signature)}) IS NOT NULL`

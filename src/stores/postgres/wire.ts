@@ -79,10 +79,12 @@ function operation<T>(
   return {
     keys,
     write(ops, deadline, place, offset) {
-      const [cost, a, b, ...more] = typeof numbers === 'function' ? numbers(offset) : numbers
-      ops.push(verb, deadline, cost, a, b, stack.length)
-      for (const [index, { limits, cost: own = NaN }] of stack.entries()) {
+      const [whole, a, b, ...more] = typeof numbers === 'function' ? numbers(offset) : numbers
+      ops.push(verb, deadline, whole, a, b, stack.length)
+      for (const [index, { limits, cost }] of stack.entries()) {
         const { rate, capacity, overflow, blockFor, burst = 0 } = limits
+        // NaN stands for none, so one that is given is told as another that no bucket can count.
+        const own = Number.isNaN(cost) ? Infinity : (cost ?? NaN)
         const block = blockFor === 'drain' ? Infinity : (blockFor ?? 0)
         ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block, burst, own)
       }

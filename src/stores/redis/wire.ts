@@ -144,14 +144,15 @@ function placeOf(key: string, places: Map<string, number>): number {
   return places.size
 }
 
-function encodeBucket({ limits, cost = NaN }: BucketRef, input: Float64Array, at: number): void {
+function encodeBucket({ limits, cost }: BucketRef, input: Float64Array, at: number): void {
   const { rate, capacity, overflow, blockFor = 0, burst = 0 } = limits
   input[at] = rate
   input[at + 1] = capacity
   input[at + 2] = overflow === 'fill' ? 1 : 0
   input[at + 3] = blockFor === 'drain' ? Infinity : blockFor
   input[at + 4] = burst
-  input[at + 5] = cost
+  // NaN stands for none, so one that is given is told as another that no bucket can count.
+  input[at + 5] = Number.isNaN(cost) ? Infinity : (cost ?? NaN)
 }
 
 /** Reads an answer of the script, number by number. */

@@ -26,7 +26,7 @@ const PICTURES = {
     canvas: byId('hour-bucket'),
     now: byId('hour-bucket-now'),
     what: 'a bucket',
-    lists: ({ buckets }) => buckets[named],
+    lists: ({ buckets }) => (Object.hasOwn(buckets, named) ? buckets[named] : undefined),
     bars: [
       ['inside', 'arrivals', 'let in'],
       ['rejected', 'rejected', 'turned away'],

@@ -1,5 +1,7 @@
 /** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, Envoy, and others with given field names. */
+
 import { isObject } from '../../../config/checks/partial-config.js'
+import { ownValue } from '../../../core/structures/own-value.js'
 import type { FieldNames, FieldUse } from '../field-names.js'
 import { type JsonObject, readJsonObject } from '../json-object.js'
 import type { BadLine } from '../line-parser.js'
@@ -149,7 +151,7 @@ export class JsonParser extends TextLineParser {
     if (digits === undefined) return undefined
     const name = this.#names.duration ?? this.#found.duration
     if (name === NANOSECONDS) return Number(digits) * 1e-6
-    return Number(digits) * (unit === '' && this.#timeName === ENVOY_START ? 1 : UNITS[unit]!)
+    return Number(digits) * (unit === '' && this.#timeName === ENVOY_START ? 1 : ownValue(UNITS, unit)!)
   }
 }
 
@@ -166,11 +168,11 @@ function textOf(value: unknown): string | undefined {
 
 /** The field of exactly this name, else the value that its dots lead to. */
 function valueAt(line: JsonObject, name: string): unknown {
-  if (Object.hasOwn(line, name)) return line[name]
+  if (Object.hasOwn(line, name)) return ownValue(line, name)
   let at: unknown = line
   for (const step of name.split('.')) {
-    if (!isObject(at) || !Object.hasOwn(at, step)) return undefined
-    at = at[step]
+    if (!isObject(at)) return undefined
+    at = ownValue(at, step)
   }
   return at
 }

@@ -42,6 +42,9 @@
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
 --   exchange     see exchange.lua
 --
+-- What buckets cannot count is no cost: with NaN, an infinite or a negative one an admission is too costly, no claim is granted, and
+-- nothing is given back, settled or promised.
+--
 -- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
 -- drained), and the rate that `free` was counted with. One that is leased has two more: the part of the rate by which the level
 -- does not drain, and until when. One that has promised something has two more: the room that is kept from newcomers, and until
@@ -121,6 +124,11 @@ local function apply_rate(key, rate)
   changed[key] = true
 end
 
+-- A NaN that an older version has left counts as 0: it would never drain.
+local function number(value)
+  return value == value and value or 0
+end
+
 -- Brings a bucket to the present.
 local function open(key, rate)
   if levels[key] then return apply_rate(key, rate) end
@@ -139,6 +147,8 @@ local function open(key, rate)
   if has_gap then gap_froms[key], gap_untils[key] = struct.unpack('<dd', state, size + 1) end
   if size >= 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
   if size == 72 then kepts[key], kept_untils[key] = struct.unpack('<dd', state, 57) end
+  level, free, kepts[key] = number(level), number(free), number(kepts[key])
+  leased_rate, leased_until = number(leased_rate), number(leased_until)
   local elapsed = now - at
   if elapsed < 0 then
     -- The clock went back: no time has passed. This is kept, or no time ever would pass.
@@ -165,6 +175,16 @@ local function cost_in(place, cost)
   local own = input[place + 6]
   if own ~= own or cost == 0 then return cost end
   return own
+end
+
+-- Whether buckets can count a cost. Each comparison with NaN is false.
+local function is_cost(cost)
+  return cost >= 0 and cost < math.huge
+end
+
+local function are_costs(first, last, cost)
+  for place = first, last, 7 do if not is_cost(cost_in(place, cost)) then return false end end
+  return true
 end
 
 -- How much may be held still when a cost leaves.
@@ -194,7 +214,7 @@ local function reason_against(first, last, whole, max_wait)
     local cost = cost_in(place, whole)
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local level = occupied(place)
-    if cost - capacity > LEVEL_TOLERANCE then return 1 end
+    if not is_cost(cost) or cost - capacity > LEVEL_TOLERANCE then return 1 end
     if blocks[key] ~= 0 and is_blocked(key) then
       reason = min(reason, 2)
     elseif level + cost - capacity > LEVEL_TOLERANCE then
@@ -209,7 +229,7 @@ end
 local function refuses(place, reason, whole, max_wait)
   local cost = cost_in(place, whole)
   local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-  if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
+  if reason == 1 then return not is_cost(cost) or cost - capacity > LEVEL_TOLERANCE end
   if reason == 2 then return is_blocked(key) end
   if reason == 3 then return occupied(place) + cost - capacity > LEVEL_TOLERANCE end
   return (occupied(place) - slack_of(place, cost)) / rate - SAME_WAIT > max_wait
@@ -298,7 +318,8 @@ end
 -- The numbers behind the places say how far ahead the slot may be.
 local function claim(first, last, cost, since, not_before)
   any_time = not_before == -math.huge
-  local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
+  local slot, earliest = max(now - min(since, back), not_before), max(now, not_before)
+  local refused = not are_costs(first, last, cost)
   local in_turn, start = max(now, slot) + SAME_SLOT, slot
   local within = input[last + 9]
   local wanted = min(not_before + (within < math.huge and within or 0), now + @MOST_AHEAD@)
@@ -360,6 +381,7 @@ local function admit_booked(first, last, behind, cost, max_wait)
 end
 
 local function give_back(first, last, cost, slot, slot_cost)
+  if not (are_costs(first, last, cost) and are_costs(first, last, slot_cost)) then return end
   for place = first, last, 7 do
     local key = input[place]
     levels[key] = max(0, levels[key] - cost_in(place, cost))
@@ -379,6 +401,7 @@ local function settle(first, last, cost)
   for place = first, last, 7 do
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local difference, free, level = cost_in(place, cost), max(frees[key], now), levels[key]
+    if not is_cost(math.abs(difference)) then difference = 0 end
     local held = (free - now) * rate
     local moved = max(-held, min(difference, max(0, capacity - held)))
     frees[key] = max(now, free + moved / rate)
@@ -428,6 +451,7 @@ for _ = 1, count do
   local first = position + 6
   local last = first + 7 * (input[position + 4] - 1)
   local behind = last + 7 + input[position + 5]
+  for place = last + 7, behind - 1 do input[place] = number(input[place]) end
   if verb == BEAT then
     beat(first, last, ARGV[x])
   elseif verb == LEAVE then
@@ -440,7 +464,7 @@ for _ = 1, count do
     tell(rate_for)
   elseif verb == LEASE then
     open(input[first], input[first + 1])
-    lease(first, behind, cost, x)
+    lease(first, behind, number(cost), x)
   elseif verb == PROMISE then
     open(input[first], input[first + 1])
     promise(first, cost, x)

@@ -113,7 +113,7 @@ local function promise(first, cost, max_wait)
   local last = #list > 0 and list[#list].at or -math.huge
   local all, booked = sums_of(list)
   local free = capacity - all - cost
-  if #list >= MOST_PROMISES or free < -LEVEL_TOLERANCE then
+  if #list >= MOST_PROMISES or not is_cost(cost) or free < -LEVEL_TOLERANCE then
     keep_room(key, list, capacity)
     tell(max(fit, last - now))
     for _ = 1, 4 do tell(0) end
