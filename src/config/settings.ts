@@ -311,6 +311,8 @@ export interface ServerLimits {
   bufferMemory: number
   /** Bytes. */
   maxHeaderSize: number
+  /** Header fields of a request. */
+  maxHeaders: number
   /** ms from SIGTERM until no more connections are accepted. */
   drainDelay: number
   shutdownTimeout: number

@@ -118,6 +118,7 @@ t.test('the effective configuration in the words of the file', async t => {
       minBodyRate: 240,
       bufferMemory: 67_108_864,
       maxHeaderSize: 16_384,
+      maxHeaders: 100,
       drainDelay: '0ms',
       shutdownTimeout: '30s',
     },

@@ -187,7 +187,7 @@ t.test('every key of the file has a description with an example', async t => {
         'limits.minBodyRate',
         'limits.bufferMemory',
       ],
-      ...['limits.maxHeaderSize', 'limits.drainDelay', 'limits.shutdownTimeout'],
+      ...['limits.maxHeaderSize', 'limits.maxHeaders', 'limits.drainDelay', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],
       'ticketKeys',
       ...['egress', 'egress.allow', 'egress.token'],

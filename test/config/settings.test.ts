@@ -67,6 +67,7 @@ t.test('the smallest valid file gets every default', async t => {
       minBodyRate: 240,
       bufferMemory: 67_108_864,
       maxHeaderSize: 16_384,
+      maxHeaders: 100,
       drainDelay: 0,
       shutdownTimeout: 30_000,
     },

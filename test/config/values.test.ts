@@ -316,6 +316,11 @@ t.test('every invalid value has its own message', async t => {
       top({ limits: { maxHeaderSize: 30_000_000 } }),
       'limits.maxHeaderSize: 30000000 is not a size of headers; use 1 to 1048576 bytes, e.g. 16384',
     ],
+    [top({ limits: { maxHeaders: 0 } }), 'limits.maxHeaders: 0 is not a number of headers; use 1 to 2000, e.g. 100'],
+    [
+      top({ limits: { maxHeaders: 2_001 } }),
+      'limits.maxHeaders: 2001 is not a number of headers; use 1 to 2000, e.g. 100',
+    ],
     [top({ limits: { headersTimeout: '0s' } }), 'limits.headersTimeout: "0s" is not above 0; use e.g. "10s"'],
     [
       top({ limits: { keepAliveTimeout: '25d' } }),

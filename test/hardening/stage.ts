@@ -49,6 +49,7 @@ export async function startStage(t: Teardown, config: object = {}): Promise<Stag
     upstream: upstream.url,
     buckets: { all: { key: 'all', rate: '1000000/s', capacity: 1_000_000 } },
     routes: [{ name: 'all', mode: 'meter', buckets: ['all'] }],
+    limits: { maxHeaders: 2_000 },
     ...config,
   })
   const { context } = rig.proxy

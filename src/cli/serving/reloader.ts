@@ -6,7 +6,7 @@ import type { Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 
 /** Settings that take effect at start only. */
-const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
+const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeader(Size|s))\b/
 
 export interface Reloader {
   /** Reads the configuration and puts it into effect. A bad one is logged and changes nothing. Calls run one at a time. */

@@ -295,7 +295,7 @@ export class Workers {
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
   #settings(): Settings {
     const { listen, store, pacing, admin, accessLog, limits } = this.#first
-    const { maxHeaderSize } = limits
+    const { maxHeaderSize, maxHeaders } = limits
     const { admin: _, ...current } = this.#current
     return {
       ...current,
@@ -304,7 +304,7 @@ export class Workers {
       pacing,
       ...(admin && { admin }),
       accessLog,
-      limits: { ...current.limits, maxHeaderSize },
+      limits: { ...current.limits, maxHeaderSize, maxHeaders },
     }
   }
 

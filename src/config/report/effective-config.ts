@@ -50,6 +50,7 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
       minBodyRate: limits.minBodyRate,
       bufferMemory: limits.bufferMemory,
       maxHeaderSize: limits.maxHeaderSize,
+      maxHeaders: limits.maxHeaders,
       drainDelay: exactDuration(limits.drainDelay),
       shutdownTimeout: exactDuration(limits.shutdownTimeout),
     },

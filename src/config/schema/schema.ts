@@ -44,6 +44,9 @@ const limits = object(
     maxHeaderSize: whole('a size of headers', 'use 1 to 1048576 bytes, e.g. 16384', 1, 1_048_576)
       .prefault(16_384)
       .describe("The most bytes of a request's headers, e.g. 16384."),
+    maxHeaders: whole('a number of headers', 'use 1 to 2000, e.g. 100', 1, 2_000)
+      .prefault(100)
+      .describe('The most headers of a request, e.g. 100.'),
     drainDelay: timerDuration
       .prefault('0s')
       .describe('How long to go on accepting after SIGTERM while /readyz is 503, e.g. "5s"; "0s" for not at all.'),

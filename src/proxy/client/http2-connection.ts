@@ -5,7 +5,9 @@
  * - `MOST_STREAMS` requests at a time, and the window of each (http2-stream.ts).
  * - Resets of requests without an answer, by the client or by us: `RESETS` at once, and `RESETS_PER_SECOND`. A client beyond that
  *   loses its connection (CVE-2023-44487, CVE-2025-8671).
- * - Heads: as many bytes as over HTTP/1.1. Node ends one that grows beyond twice that, in however many frames it comes.
+ * - Heads: as many bytes and fields as over HTTP/1.1. Node refuses one with twice that, in however many frames it comes. Such streams,
+ *   and heads that are answered 431, count as resets.
+ * - The memory of heads counts in the buffers of their client.
  * - Frames that are invalid, or that ask for an answer, by Node and nghttp2.
  */
 import {
@@ -38,8 +40,11 @@ const MOST_LINGERING = MOST_STREAMS / 2
 const RESETS = 1_000
 const RESETS_PER_SECOND = 33
 
-/** The most fields of a head, pseudo-fields aside. */
-const MOST_FIELDS = 2_000
+/** Of a request. */
+const PSEUDO_FIELDS = 4
+
+/** How many resets a head counts that is answered 431. */
+const LONG_HEAD = 50
 
 /** Frames that break the rules of a stream, and streams that are refused, before the connection ends. */
 const MOST_INVALID = 100
@@ -67,6 +72,8 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
   #resets = RESETS
   /** ms of the clock. */
   #resetAt: number
+  /** Of the last stream that was seen here. Node tells nothing of those that it refuses. */
+  #lastId = -1
   /** It ends in the next turn of the event loop. Streams that come by then are not looked at. */
   #isAbused = false
 
@@ -79,14 +86,14 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
     this.encrypted = 'encrypted' in socket
     this.#resetAt = home.context.clock.now()
     this.http2 = performServerHandshake(socket, {
-      maxHeaderListPairs: MOST_FIELDS,
+      maxHeaderListPairs: 2 * home.headLimits.maxHeaders + PSEUDO_FIELDS,
       maxSendHeaderBlockLength: MAX_SENT_HEAD,
       maxSessionInvalidFrames: MOST_INVALID,
       maxSessionRejectedStreams: MOST_INVALID,
       settings: {
         maxConcurrentStreams: MOST_STREAMS,
         initialWindowSize: STREAM_WINDOW,
-        maxHeaderListSize: 2 * home.maxHeaderSize,
+        maxHeaderListSize: 2 * home.headLimits.maxHeaderSize,
       },
     })
     this.http2
@@ -138,10 +145,11 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
     _flags: number,
     raw: readonly string[] = [],
   ): void => {
+    const body = stream.endAfterHeaders ? 'none' : 'follows'
+    const request = new Http2Request({ headers, raw, body }, this.#home.headLimits)
+    this.#countResets(this.#skippedBefore(stream.id!) + (request.refusal?.status === 431 ? LONG_HEAD : 0))
     if (this.#isAbused) return void stream.on('error', ignore)
     this.#watch(undefined)
-    const body = stream.endAfterHeaders ? 'none' : 'follows'
-    const request = new Http2Request({ headers, raw, body }, this.#home.maxHeaderSize)
     const started = new Http2Stream(this, stream, request)
     this.#streams.add(started)
     started.start()
@@ -163,8 +171,8 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
   streamOver(stream: Http2Stream, how: 'answered' | 'reset'): void {
     this.#streams.delete(stream)
     this.#lingering.delete(stream)
+    if (how === 'reset') this.#countResets(1)
     if (this.http2.destroyed || this.#isAbused) return
-    if (how === 'reset' && !this.#mayReset()) this.#endAbused()
     if (this.#streams.size > 0) return
     this.#idleSince = this.#home.lastCalls.now()
     this.#watch(this.#home.timeouts.idle)
@@ -178,12 +186,24 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
     setImmediate(() => this.http2.destroy(new Error('too many resets'), code))
   }
 
-  /** Counts a reset. */
-  #mayReset(): boolean {
+  #countResets(count: number): void {
+    if (count <= 0 || this.#isAbused || this.http2.destroyed) return
     const now = this.context.clock.now()
-    this.#resets = Math.min(RESETS, this.#resets + ((now - this.#resetAt) * RESETS_PER_SECOND) / 1_000) - 1
+    this.#resets = Math.min(RESETS, this.#resets + ((now - this.#resetAt) * RESETS_PER_SECOND) / 1_000) - count
     this.#resetAt = now
-    return this.#resets >= 0
+    if (this.#resets < 0) this.#endAbused()
+  }
+
+  /** How many streams have been refused since the last one, before this one. */
+  #skippedBefore(id: number): number {
+    const skipped = Math.max(0, (id - this.#lastId) / 2 - 1)
+    this.#lastId = id
+    return skipped
+  }
+
+  looked(): void {
+    const { lastProcStreamID = 0 } = this.http2.state
+    if (lastProcStreamID > this.#lastId) this.#countResets(this.#skippedBefore(lastProcStreamID) + 1)
   }
 
   expired(): void {

@@ -1,7 +1,9 @@
 import { METHODS } from 'node:http'
 import type { IncomingHttpHeaders } from 'node:http2'
 import type { ClientRequest } from '../http/client.js'
+import { isGrpc } from '../http/grpc.js'
 import type { Reply } from '../http/reply.js'
+import { type HeadLimits, tooMany } from '../http1/request-parser.js'
 
 const KNOWN = new Set(METHODS)
 const PATH = /^[\x21-\x7e]+$/
@@ -11,6 +13,12 @@ const CONTROLS = /[\0-\x08\x0a-\x1f\x7f]/
 
 /** Bytes of a field besides its name and its value, as in HTTP/1.1. */
 const SEPARATORS = 4
+
+/** Bytes that a field takes besides its text: 80 of ours, and Node's up to 300. */
+const FIELD = 400
+
+const NONE: readonly string[] = []
+const GRPC: readonly string[] = ['content-type', 'application/grpc']
 
 /** What came. */
 export interface Http2Head {
@@ -68,9 +76,10 @@ export class Http2Request implements ClientRequest {
   readonly contentLength: number | undefined
   /** Why it is refused. Undefined: it is not. */
   readonly refusal: Reply | undefined
+  /** Bytes of memory that it takes. */
+  readonly memory: number
 
-  /** @param mostBytes the longest head */
-  constructor(head: Http2Head, mostBytes: number) {
+  constructor(head: Http2Head, { maxHeaderSize, maxHeaders }: HeadLimits) {
     const { ':method': method = '', ':path': path = '' } = head.headers
     const fields = new Fields(head)
     const { contentLength: length, names, values } = fields
@@ -80,8 +89,13 @@ export class Http2Request implements ClientRequest {
     this.rawHeaders = fields.all
     this.contentLength = length === undefined ? undefined : Number(length)
     this.unsized = !this.complete && length === undefined
-    const bytes = method.length + path.length + names.length + values.length + SEPARATORS * (head.raw.length / 2)
-    this.refusal = bytes > mostBytes ? TOO_LARGE : this.#check(fields)
+    const text = method.length + path.length + names.length + values.length
+    this.memory = text + FIELD * (fields.all.length / 2)
+    if (fields.all.length > 2 * maxHeaders) this.refusal = { status: 431, detail: tooMany(maxHeaders) }
+    else if (text + SEPARATORS * (head.raw.length / 2) > maxHeaderSize) this.refusal = TOO_LARGE
+    else this.refusal = this.#check(fields)
+    // No more is kept than the answer depends on.
+    if (this.refusal?.status === 431) this.rawHeaders = isGrpc(this) ? GRPC : NONE
   }
 
   #check({ names, values, hostDiffers }: Fields): Reply | undefined {

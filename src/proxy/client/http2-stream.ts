@@ -7,7 +7,7 @@ import { type ByteBudget, HeldBytes } from '../http/connection/byte-budget.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import type { LeastRate } from '../http/connection/least-rate.js'
 import { watchOver } from '../http/connection/linger.js'
-import { RETRY_SOON_MS, type Reply } from '../http/reply.js'
+import { NO_ROOM } from '../http/reply.js'
 import { resetSoon } from '../http2/reset.js'
 import { Http2Answer } from './http2-answer.js'
 import type { Http2Request } from './http2-request.js'
@@ -21,12 +21,6 @@ export const STREAM_WINDOW = 65_535
  * that sends more has read past it.
  */
 const MOST_DROPPED = 2 * STREAM_WINDOW
-
-const NO_ROOM: Reply = {
-  status: 503,
-  detail: 'too many request bodies are on their way',
-  retryAfterMs: RETRY_SOON_MS,
-}
 
 /** The connection of a stream. */
 export interface StreamCarrier extends PeerAddress {
@@ -64,6 +58,8 @@ export class Http2Stream implements ClientConnection, BodySource {
   #body: OwnBody | undefined
   /** The window that may fill while the body is not read. Undefined: no body follows the head. */
   #window: HeldBytes | undefined
+  /** Undefined: the head does not count. */
+  #head: HeldBytes | undefined
   #isOver = false
   #lingerNoMore: (() => void) | undefined
 
@@ -125,6 +121,13 @@ export class Http2Stream implements ClientConnection, BodySource {
     if (this.budget.isFull(this.peerKey)) return false
     this.#window = new HeldBytes(this.budget, this.peerKey)
     this.#window.hold(Math.min(STREAM_WINDOW, this.#request.contentLength ?? STREAM_WINDOW))
+    return true
+  }
+
+  holdHead(client: string): boolean {
+    if (this.budget.isOverfull(client)) return false
+    this.#head = new HeldBytes(this.budget, client)
+    this.#head.hold(this.#request.memory)
     return true
   }
 
@@ -202,6 +205,7 @@ export class Http2Stream implements ClientConnection, BodySource {
 
   done(): void {
     this.current = undefined
+    this.#head?.hold(0)
     this.#connection.streamDone()
   }
 
@@ -220,6 +224,7 @@ export class Http2Stream implements ClientConnection, BodySource {
     this.#answer.closed()
     this.#lingerNoMore?.()
     this.#window?.hold(0)
+    this.#head?.hold(0)
     const { current } = this
     this.current = undefined
     this.#connection.streamOver(this, current === undefined ? 'answered' : 'reset')

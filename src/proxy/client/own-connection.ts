@@ -92,7 +92,7 @@ export class OwnConnection
     }
     this.peer = peer
     this.peerKey = peerKey
-    this.#parser = new RequestParser(this, home.maxHeaderSize, home.context.egress === undefined ? 'refused' : 'taken')
+    this.#parser = new RequestParser(this, home.headLimits, home.context.egress === undefined ? 'refused' : 'taken')
     this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
     this.#idleSince = home.lastCalls.now()
     this.#watch(this.timeouts.opening)

@@ -78,7 +78,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
         context,
         looks,
         lastCalls,
-        maxHeaderSize: limits.maxHeaderSize,
+        headLimits: limits,
         get timeouts() {
           return allTimeouts.at(-1)!
         },

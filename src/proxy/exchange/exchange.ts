@@ -25,7 +25,15 @@ import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import { mayHideHangUp } from '../http/connection/hang-up-check.js'
-import { MAYBE_SERVED, type Reply, refused, SHUTTING_DOWN, TOO_MANY_CONNECTIONS, upstreamDown } from '../http/reply.js'
+import {
+  MAYBE_SERVED,
+  NO_ROOM,
+  type Reply,
+  refused,
+  SHUTTING_DOWN,
+  TOO_MANY_CONNECTIONS,
+  upstreamDown,
+} from '../http/reply.js'
 import { isIdempotent, Refusal, readRequest } from '../http/request.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
@@ -156,6 +164,7 @@ export class Exchange
     this.facts = facts
     this.#body.announced(facts)
     if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
+    if (this.connection.holdHead?.(this.client) === false) return this.#answer('refused', NO_ROOM)
     if (this.context.draining && this.connection.isAhead) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.findRoute()
     if (route instanceof Refusal) return this.#refuse(route)

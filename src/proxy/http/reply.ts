@@ -59,6 +59,13 @@ export const TOO_MANY_CONNECTIONS: Reply = {
   close: true,
 }
 
+/** The client holds too much of the buffers, or all of them are full. */
+export const NO_ROOM: Reply = {
+  status: 503,
+  detail: 'too many requests are on their way',
+  retryAfterMs: RETRY_SOON_MS,
+}
+
 const PROXY_CHALLENGE = ['Proxy-Authenticate', 'Basic realm="shaper"']
 
 /** Answers a request that is refused before any bucket. */

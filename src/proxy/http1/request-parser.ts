@@ -37,8 +37,13 @@ export interface RequestSink extends ContentSink {
   end(): void
 }
 
-/** Most header fields of a request. */
-const MAX_FIELDS = 2_000
+/** The bounds of the head of a request. */
+export interface HeadLimits {
+  /** Bytes of the longest head, and of the longest trailer section. */
+  readonly maxHeaderSize: number
+  /** Most header fields. */
+  readonly maxHeaders: number
+}
 
 /** Bytes. The longest line with the size of a chunk, its extensions and its CRLF. */
 const MAX_SIZE_LINE = 16 * 1024
@@ -61,7 +66,7 @@ const LAST_UPPER = 90
 
 export class RequestParser {
   readonly #sink: RequestSink
-  readonly #maxHead: number
+  readonly #limits: HeadLimits
   readonly #head: HeldText
   readonly #connect: 'refused' | 'taken'
   /** Undefined: no request has come in chunks. */
@@ -74,15 +79,12 @@ export class RequestParser {
   /** A request has just ended. */
   #ended = false
 
-  /**
-   * @param maxHead bytes of the longest head and of the longest trailer section
-   * @param connect whether CONNECT is taken. It has no body, and nothing behind it is a request
-   */
-  constructor(sink: RequestSink, maxHead: number, connect: 'refused' | 'taken' = 'refused') {
+  /** @param connect whether CONNECT is taken. It has no body, and nothing behind it is a request */
+  constructor(sink: RequestSink, limits: HeadLimits, connect: 'refused' | 'taken' = 'refused') {
     this.#sink = sink
     this.#connect = connect
-    this.#maxHead = maxHead
-    this.#head = new HeldText(maxHead)
+    this.#limits = limits
+    this.#head = new HeldText(limits.maxHeaderSize)
   }
 
   /** No request has begun. Empty lines do not begin one. */
@@ -145,7 +147,7 @@ export class RequestParser {
   #readHead(buffer: Buffer, from: number, end: number): number {
     const to = this.#head.take(buffer, from, end)
     if (to < 0) return end
-    const head = readHead(this.#head.text.slice(0, -2), this.#connect)
+    const head = readHead(this.#head.text.slice(0, -2), this.#limits, this.#connect)
     const { length, chunked } = head.framing
     if (length === 0) this.#end()
     else if (length !== undefined) {
@@ -158,7 +160,7 @@ export class RequestParser {
   }
 
   #startChunks(): void {
-    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: this.#maxHead })
+    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: this.#limits.maxHeaderSize })
     this.#chunks.start()
     this.#state = 'chunked'
   }
@@ -191,19 +193,21 @@ export class RequestParser {
 }
 
 /** @param text the request line and the fields, each with its CRLF */
-function readHead(text: string, connect: 'refused' | 'taken'): RequestHead {
+function readHead(text: string, { maxHeaders }: HeadLimits, connect: 'refused' | 'taken'): RequestHead {
   const lineEnd = text.indexOf('\r\n')
   const [method, url, httpVersionMinor] = plainLine(text, lineEnd) ?? readLine(text.slice(0, lineEnd))
   if (text.includes('\t')) checkTabs(text)
   // A copy has no spare room: a request that waits keeps it.
   const rawHeaders = parseFields(text, lineEnd + 2).slice()
-  if (rawHeaders.length > 2 * MAX_FIELDS) {
-    throw new ProtocolError(`there are more than ${MAX_FIELDS} header fields`, 431)
-  }
+  if (rawHeaders.length > 2 * maxHeaders) throw new ProtocolError(tooMany(maxHeaders), 431)
   const framing = new RequestFraming(rawHeaders, httpVersionMinor)
   if (method === 'CONNECT') checkConnect(framing, connect)
   const complete = framing.length === 0
   return { method, url, httpVersionMinor, rawHeaders, framing, complete }
+}
+
+export function tooMany(maxHeaders: number): string {
+  return `there are more than ${maxHeaders} header fields`
 }
 
 /** @throws ProtocolError if it is not taken, or if bytes of the tunnel could be read as a body (RFC 9110 9.3.6) */

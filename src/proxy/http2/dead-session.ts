@@ -18,6 +18,8 @@ interface WatchedSession {
   readonly http2: Http2Session
   /** A stream has no answer yet, so nghttp2 has to take or to send frames of it. */
   readonly hasUnanswered: boolean
+  /** Called at each look. */
+  looked?(): void
 }
 
 let handleKey: symbol | undefined
@@ -55,6 +57,9 @@ export class DeadSessionWatch implements Watched {
   expired(): void {
     const { http2 } = this.#session
     if (isDead(this.#session)) http2.destroy(new Error('the other side broke the rules of HTTP/2'))
-    else if (!http2.destroyed) this.#looks.watch(this)
+    else if (!http2.destroyed) {
+      this.#looks.watch(this)
+      this.#session.looked?.()
+    }
   }
 }

@@ -1,5 +1,6 @@
 import { STATUS_CODES } from 'node:http'
 import { type ClientHttp2Session, type ClientHttp2Stream, constants, type OutgoingHttpHeaders } from 'node:http2'
+import { Readable } from 'node:stream'
 import type { UploadBody } from '../http1/upload.js'
 import type { ResponseHandler, SendingConnection, UpstreamRequest } from '../http1/upstream-connection.js'
 import { http2Fields, regularFields } from './fields.js'
@@ -20,6 +21,8 @@ export class UpstreamStream implements SendingConnection {
   #trailers = NONE
   /** Bytes that are still to come. Undefined: it is not known. */
   #left: number | undefined
+  /** END_STREAM has come. */
+  #isWhole = false
 
   /**
    * @param session `used`: it has carried a request before
@@ -45,6 +48,11 @@ export class UpstreamStream implements SendingConnection {
       return
     }
     this.#stream = stream
+    // A reset without an error ends a stream as END_STREAM does (RFC 9113 8.1), but Node closes it first.
+    stream.push = chunk => {
+      if (chunk === null && !stream.closed) this.#isWhole = true
+      return Readable.prototype.push.call(stream, chunk)
+    }
     stream
       .on('headers', this.#onInterim)
       .once('response', this.#onResponse)
@@ -131,7 +139,8 @@ export class UpstreamStream implements SendingConnection {
   readonly #onEnd = (): void => {
     process.nextTick(() => {
       const stream = this.#stream!
-      if (stream.rstCode || (this.#left ?? 0) > 0) return this.#fail(disconnected('the upstream reset the stream'))
+      if (stream.rstCode || !this.#isWhole || (this.#left ?? 0) > 0)
+        return this.#fail(disconnected('the upstream reset the stream'))
       const handler = this.#release()
       // It has answered early and wants no more of the body.
       if (!stream.writableEnded) resetSoon(stream, constants.NGHTTP2_NO_ERROR)

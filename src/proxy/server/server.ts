@@ -71,7 +71,7 @@ export interface RunningProxy {
   drain(timeout: number, delay?: number): Promise<Drained>
   /**
    * Puts another configuration into effect. If it throws, nothing has changed. Waiting requests keep their order and
-   * leave at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were. The files of certificates,
+   * leave at the new rates; levels stay. `listen`, `maxHeaderSize` and `maxHeaders` stay as they were. The files of certificates,
    * keys and authorities are read again, for new connections.
    *
    * @returns how many waiting requests were answered 503 because they would now exceed their `maxWait`, by route

@@ -2,7 +2,7 @@ import { ProtocolError } from '../../../src/proxy/http1/fields.js'
 import { RequestParser } from '../../../src/proxy/http1/request-parser.js'
 import type { ReadRequests } from './llhttp.js'
 
-const MAX_HEAD = 16 * 1024
+const LIMITS = { maxHeaderSize: 16 * 1024, maxHeaders: 2_000 }
 
 /** Lets our parser read requests, in pieces of the given sizes, up to one that ends the connection. */
 export function ownRequests(
@@ -39,7 +39,7 @@ export function ownRequests(
       },
       end,
     },
-    MAX_HEAD,
+    LIMITS,
   )
   try {
     for (let at = 0, place = 0; at < bytes.length; place += 1) {

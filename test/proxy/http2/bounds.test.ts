@@ -1,7 +1,18 @@
 /** What clients of HTTP/2 can make us do, and its bounds. */
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
-import { eventually, httpUpstream, OFF, ONE_A_SECOND, passBoth, rawUpstream, startRig, turns } from '../harness.js'
+import {
+  askOnce,
+  eventually,
+  get as getOver1,
+  httpUpstream,
+  OFF,
+  ONE_A_SECOND,
+  passBoth,
+  rawUpstream,
+  startRig,
+  turns,
+} from '../harness.js'
 import {
   answerOf,
   ask,
@@ -179,6 +190,99 @@ t.test('heads: as large as over HTTP/1.1, then 431; malformed ones are refused',
   t.equal(upstream.requests.length, before, 'nothing of them is forwarded')
 })
 
+/** A field in one byte each, after the first. */
+function tiny(id: number, count: number): Buffer {
+  const first = id === 1 ? [Buffer.from([0x40, 1, 0x61, 1, 0x62])] : []
+  const fields = Buffer.concat([block(...REQUEST), ...first, Buffer.alloc(count - first.length, 0xbe)])
+  return frame(FRAME.headers, WHOLE, id, fields)
+}
+
+t.test('more than maxHeaders fields are 431 over both protocols', async t => {
+  const upstream = await httpUpstream(t)
+  for (const maxHeaders of [undefined, 7]) {
+    const most = maxHeaders ?? 100
+    const rig = await startRig(t, { upstream: upstream.url, ...(maxHeaders && { limits: { maxHeaders } }), ...OFF })
+    const lines = Array.from({ length: most - 1 }, (_, at) => `x-${at}: 1`)
+    t.equal((await askOnce(t, rig, getOver1('/', ...lines))).status, 200, 'Host is one of them')
+    const refused = await askOnce(t, rig, getOver1('/', ...lines, 'a: b'))
+    t.match(refused, { status: 431 })
+    t.match(refused.json(), { detail: `there are more than ${most} header fields` })
+    const session = openSession(t, rig.port)
+    const fields = Object.fromEntries(lines.map(line => line.split(': ')))
+    t.equal((await ask(session, fields)).status, 200)
+    const many = await ask(session, { ...fields, a: 'b' })
+    t.match(many, { status: 431, text: new RegExp(`there are more than ${most} header fields`) })
+    const grpc = await ask(session, { ...fields, 'content-type': 'application/grpc' })
+    t.match(grpc, { status: 200, headers: { 'grpc-status': '8' } })
+    const crumbs = block(...REQUEST, ...Array.from({ length: most }, () => ['cookie', 'a=b']).flat())
+    const raw = new RawClient(t, rig.port).open()
+    raw.send(tiny(1, 1), frame(FRAME.headers, WHOLE, 3, crumbs), tiny(5, 3 * most))
+    t.equal((await raw.frame(FRAME.headers, 3)).payload[0], 0x88, 'cookies in several lines are one field')
+    await raw.frame(FRAME.reset, 5)
+    t.strictSame(
+      rig.outcomes,
+      [
+        'forwarded 200',
+        'refused 431',
+        'forwarded 200',
+        'refused 431',
+        'refused 431',
+        'forwarded 200',
+        'forwarded 200',
+      ].map(each => (each.startsWith('f') ? `all ${each}` : ` ${each}`)),
+    )
+  }
+})
+
+t.test('a client that goes on with heads of too many fields loses its connection', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  for (const [count, heads] of [
+    [150, 100],
+    [1_900, 1_500],
+  ] as const) {
+    const client = new RawClient(t, rig.port).open()
+    client.send(tiny(1, 1))
+    await client.frame(FRAME.headers, 1)
+    const ids = Array.from({ length: heads }, (_, at) => 2 * at + 3)
+    client.send(...ids.map(id => tiny(id, count)))
+    t.equal((await client.frame(FRAME.goaway)).payload.readUInt32BE(4), ENHANCE_YOUR_CALM, `${count} fields`)
+    await client.until(({ ended }) => ended)
+    const requests = rig.outcomes.splice(0).length
+    t.ok(requests <= 22, `${requests} of them were looked at`)
+  }
+  t.equal((await ask(openSession(t, rig.port))).status, 200, 'others are served')
+})
+
+t.test('heads of streams that wait count in the buffers of their client', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    trustProxy: ['loopback'],
+    limits: { bufferMemory: 1_000_000 },
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 500 } },
+    routes: [{ name: 'all', patience: 'none' }],
+  })
+  const session = openSession(t, rig.port)
+  const from = (address: string) => {
+    const fields = Object.fromEntries(Array.from({ length: 90 }, (_, at) => [`x-${at}`, 'v']))
+    return ask(session, { ...fields, 'x-forwarded-for': address })
+  }
+  const { bodyBytes } = rig.proxy.context
+  const answers = Array.from({ length: 30 }, () => from('192.0.2.1'))
+  await rig.until(({ queued, outcomes }) => queued.length + outcomes.length >= 30)
+  t.ok(bodyBytes.used >= 500_000 && bodyBytes.used <= 600_000, `${bodyBytes.used} held`)
+  const refused = rig.outcomes.filter(each => each === ' refused 503').length
+  t.ok(refused > 10, `${refused} refused`)
+  const others = ['192.0.2.2', '192.0.2.3'].map(from)
+  await rig.until(({ queued, outcomes }) => queued.length + outcomes.length >= 32)
+  t.equal(rig.outcomes.filter(each => each === ' refused 503').length, refused, 'others have room')
+  session.destroy()
+  await Promise.all([...answers, ...others])
+  await eventually(() => rig.proxy.context.inProgress === 0)
+  t.equal(bodyBytes.used, 0)
+})
+
 t.test('at most 128 streams at a time; more are refused, and may come again', async t => {
   const upstream = await httpUpstream(t)
   const config = { buckets: { all: { key: 'all', rate: '1/s', capacity: 500 } }, routes: [{ name: 'all' }] }
@@ -197,7 +301,9 @@ t.test('rejected uploads that go on are dropped, at most 64 at a time, beside ot
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   const client = new RawClient(t, rig.port).open()
   client.send(...[1, 3, 5, 7, 9].map(get))
-  await rig.until(({ queued }) => queued.length === 4)
+  await rig.until(({ queued, outcomes }) => queued.length === 4 && outcomes.length === 1)
+  await eventually(() => rig.proxy.context.inProgress === 4)
+  const heads = rig.proxy.context.bodyBytes.used
   const uploads = Array.from({ length: 66 }, (_, index) => 11 + 2 * index)
   const head = block(':method', 'POST', ...REQUEST.slice(2))
   const piece = Buffer.alloc(500)
@@ -207,7 +313,7 @@ t.test('rejected uploads that go on are dropped, at most 64 at a time, beside ot
   await client.until(() => resets().length === 2)
   t.strictSame(resets(), [11, 13], 'the oldest')
   t.equal((await client.frame(FRAME.reset, 11)).payload.readUInt32BE(0), 0)
-  t.equal(rig.proxy.context.bodyBytes.used, 0)
+  t.equal(rig.proxy.context.bodyBytes.used, heads)
   client.send(get(143))
   await client.frame(FRAME.headers, 143)
   client.send(...uploads.map(id => frame(FRAME.data, END_STREAM, id, piece)))

@@ -10,8 +10,19 @@ import {
 } from 'node:http2'
 import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
 import t from 'tap'
-import { connect, eventually, get, post, STREAMED, slotsOf, startRig, TLS } from '../harness.js'
-import { ask, END_HEADERS, END_STREAM, FRAME, frame, framesOf, openSession, PREFACE, request } from './h2-client.js'
+import { connect, eventually, get, occupy, post, STREAMED, slotsOf, startRig, TLS } from '../harness.js'
+import {
+  ask,
+  block,
+  END_HEADERS,
+  END_STREAM,
+  FRAME,
+  frame,
+  framesOf,
+  openSession,
+  PREFACE,
+  request,
+} from './h2-client.js'
 
 interface Teardown {
   teardown(run: () => unknown): void
@@ -70,6 +81,25 @@ async function http2Upstream(
 }
 
 const OFF = [{ name: 'all', mode: 'off' }]
+
+/** Answers each request with the frames that `answer` makes for its stream. */
+async function framesUpstream(t: Teardown, answer: (stream: number, socket: Socket) => Buffer[]): Promise<string> {
+  const sockets: Socket[] = []
+  const server = createTcpServer(socket => {
+    sockets.push(socket)
+    socket.on('error', () => undefined).write(frame(FRAME.settings, 0, 0))
+    socket.on('data', bytes => {
+      for (const { type, stream } of framesOf(bytes.subarray(bytes.indexOf(PREFACE) === 0 ? PREFACE.length : 0)))
+        if (type === FRAME.headers) socket.write(Buffer.concat(answer(stream, socket)))
+    })
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
 
 t.test('h2c and TLS, from clients of HTTP/1.1 and HTTP/2', async t => {
   for (const tls of [false, true]) {
@@ -267,6 +297,77 @@ t.test('failures: refused, reset, gone, GOAWAY, and HTTP/1.1 behind it', async t
     routes: OFF,
   })
   t.equal((await (await connect(t, refused)).ask(get())).status, 502)
+})
+
+const USAGE = Buffer.from(JSON.stringify({ usage: { total_tokens: 7 }, filler: 'x'.repeat(1_000) }))
+
+/** The frames of an answer whose body does not end. */
+function endless(id: number, ...fields: string[]): Buffer[] {
+  const head = block(':status', '200', 'content-type', 'application/json', ...fields)
+  return [frame(FRAME.headers, END_HEADERS, id, head), frame(FRAME.data, 0, id, USAGE)]
+}
+
+/** RST_STREAM(NO_ERROR) */
+function reset(id: number): Buffer {
+  return frame(FRAME.reset, 0, id, Buffer.alloc(4))
+}
+
+t.test('an answer that is reset without an error before its end is broken', async t => {
+  let fields: string[] = []
+  let breakOff = () => {}
+  const url = await framesUpstream(t, (id, socket) => {
+    breakOff = () => void socket.write(reset(id))
+    return endless(id, ...fields)
+  })
+  const rig = await startRig(t, { upstream: { url, http2: true, breaker: false }, routes: OFF })
+  for (fields of [[], ['content-length', '2000'], ['content-length', String(USAGE.length)]]) {
+    const client = await connect(t, rig)
+    client.send(get())
+    await client.until(({ rest }) => rest.includes('xxx'))
+    breakOff()
+    await client.end()
+    t.equal((await client.answer()).whole, fields[1] === String(USAGE.length), `HTTP/1.1 ${fields}`)
+    for (const type of ['text/plain', 'application/grpc']) {
+      const stream = request(openSession(t, rig.port), { 'content-type': type })
+      await new Promise(resolve => stream.once('data', resolve))
+      const closed = new Promise(resolve => stream.once('close', resolve))
+      breakOff()
+      await closed
+      t.not(stream.rstCode, 0, `${type} ${fields}`)
+    }
+  }
+  t.strictSame(await rig.finished(9), Array(9).fill('all failed 200'))
+})
+
+t.test('an answer that is reset without an error is not shared, and says no cost', async t => {
+  let isBroken = true
+  const url = await framesUpstream(t, id => [
+    ...endless(id),
+    isBroken ? reset(id) : frame(FRAME.data, END_STREAM, id, Buffer.from('end')),
+  ])
+  const cost = { buckets: { tokens: { estimate: 100, after: 'usage.total_tokens' } } }
+  const rig = await startRig(t, {
+    upstream: { url, http2: true, breaker: false },
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 5 }, tokens: { key: 'all', rate: '1/s', capacity: 500 } },
+    routes: [
+      { name: 'cost', match: { path: '/cost' }, buckets: ['tokens'], cost },
+      { name: 'all', buckets: ['all'], coalesce: true },
+    ],
+  })
+  t.equal((await (await connect(t, rig)).ask(get('/cost'))).whole, false)
+  await rig.finished(1)
+  t.strictSame(rig.settled, ['unknown'])
+  await occupy(t, rig)
+  const clients = [await connect(t, rig), await connect(t, rig)]
+  for (const client of clients) client.send(get('/same'))
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(1_000)
+  t.equal((await clients[0]!.answer()).whole, false)
+  isBroken = false
+  rig.pacer.runUntil(2_000)
+  t.match(await clients[1]!.answer(), { status: 200, whole: true }, 'an answer of its own')
+  t.equal(rig.coalesced, 0)
+  t.strictSame(rig.outcomes, ['cost failed 200', 'all failed 200', 'all failed 200', 'all forwarded 200'])
 })
 
 t.test('an upstream that breaks a rule of the connection loses it, with its streams', async t => {

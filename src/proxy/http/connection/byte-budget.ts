@@ -30,6 +30,11 @@ export class ByteBudget {
     return this.used >= this.most || (this.#clients.get(client) ?? 0) >= this.most * ALONE
   }
 
+  /** Whether a client holds so much that not even a head may come from it. One within its share may always send heads. */
+  isOverfull(client: string): boolean {
+    return (this.#clients.get(client) ?? 0) >= this.most * (this.used >= this.most ? SHARE : ALONE)
+  }
+
   /** A client holds so many bytes more, or fewer. */
   change(client: string, by: number): void {
     if (by === 0) return

@@ -35,6 +35,8 @@ export interface ClientConnection extends PeerAddress {
   /** The current request was sent before the one ahead of it had its answer. */
   readonly isAhead: boolean
   readonly current: PipelinedRequest | undefined
+  /** Counts the head of the current request in the buffers of its client. False: that holds too much. Over HTTP/2 only. */
+  holdHead?(client: string): boolean
   /** The current answer is the last one. */
   last(): void
   /** The current request has been answered: the next may start. */
