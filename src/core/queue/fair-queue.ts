@@ -85,6 +85,7 @@ export class FairQueue {
   #noticed = 0
   /** Cost that could have left while the queue was empty. */
   #unused = 0
+  #countedUntil = -Infinity
 
   get size(): number {
     return this.#contenders.size
@@ -142,9 +143,10 @@ export class FairQueue {
     }
   }
 
-  /** The queue was empty while this cost could have left. */
-  idled(cost: number): void {
-    this.#unused += cost
+  /** The queue was empty while cost could have left, between these moments in ms. @param rate cost units per ms */
+  idled(from: number, now: number, rate: number): void {
+    this.#unused += Math.max(0, now - Math.max(from, this.#countedUntil)) * rate
+    this.#countedUntil = now
   }
 
   /** A turn of this round that it missed because its own bucket had to drain is still its own. A newcomer waits for the next round. */
@@ -206,6 +208,7 @@ export class FairQueue {
     this.#learned = other.#learned
     this.#noticed = other.#noticed
     this.#unused = other.#unused
+    this.#countedUntil = other.#countedUntil
     let isLater = false
     for (const contender of other.#contenders) {
       isLater ||= contender === other.#later

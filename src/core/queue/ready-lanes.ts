@@ -281,7 +281,7 @@ export class ReadyLanes {
       since = readySince(at, since, now)
       const behind = parent.bucket
       if (behind !== undefined && parent.fairQueue.size === 0) {
-        parent.fairQueue.idled(Math.max(0, now - behind.freeAt) * behind.limits.rate)
+        parent.fairQueue.idled(behind.freeAt, now, behind.limits.rate)
       }
       parent.fairQueue.enter(at, since)
       at = parent
