@@ -125,16 +125,12 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
     this.#unwatch = watchOver({ destroy }, deadlines)
   }
 
-  start({ status: sent, headers, length, ahead, client }: AnswerHead): void {
-    // RFC 9110 15: no other status is valid, and Node throws at it.
-    const status = sent > 599 ? 502 : sent
+  start({ status, headers, length, ahead, client }: AnswerHead): void {
     this.statusCode = status
     this.#ahead = ahead
     this.#client = client
     this.#isSized = length !== undefined
     this.#head = http2Fields({ ':status': status }, headers)
-    // RFC 9110 8.6. Clients take it for an error.
-    if (status === 204) delete this.#head['content-length']
     if (length === 0) return
     if (waiting.length === 0) setImmediate(sendHeads)
     waiting.push(this)

@@ -6,7 +6,10 @@ import type { Reply } from '../http/reply.js'
 import { type HeadLimits, tooMany } from '../http1/request-parser.js'
 
 const KNOWN = new Set(METHODS)
-const PATH = /^[\x21-\x7e]+$/
+/** Anything else would be an absolute URL to an upstream of HTTP/1.1, or no target (RFC 9113 8.3.1). */
+const PATH = /^(?:\/[\x21-\x7e]*|\*)$/
+const SCHEME = /^https?$/i
+const LENGTH = /^\d{1,15}$/
 const NAMES = /^[!#$%&'*+\-.^_`|~0-9a-z]*$/
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it excludes.
 const CONTROLS = /[\0-\x08\x0a-\x1f\x7f]/
@@ -93,17 +96,19 @@ export class Http2Request implements ClientRequest {
     this.memory = text + FIELD * (fields.all.length / 2)
     if (fields.all.length > 2 * maxHeaders) this.refusal = { status: 431, detail: tooMany(maxHeaders) }
     else if (text + SEPARATORS * (head.raw.length / 2) > maxHeaderSize) this.refusal = TOO_LARGE
-    else this.refusal = this.#check(fields)
+    else this.refusal = this.#check(fields, head.headers[':scheme'])
     // No more is kept than the answer depends on.
     if (this.refusal?.status === 431) this.rawHeaders = isGrpc(this) ? GRPC : NONE
   }
 
-  #check({ names, values, hostDiffers }: Fields): Reply | undefined {
+  #check({ names, values, hostDiffers, contentLength = '0' }: Fields, scheme = ''): Reply | undefined {
     if (this.method === 'CONNECT') return { status: 501, detail: 'CONNECT is not supported over HTTP/2' }
     if (hostDiffers) return { status: 400, detail: 'Host differs from :authority' }
     // An upstream of HTTP/1.1 would read anything else as another request.
     const isSound = KNOWN.has(this.method) && PATH.test(this.url) && NAMES.test(names) && !CONTROLS.test(values)
-    return isSound ? undefined : { status: 400, detail: 'the request is malformed' }
+    return isSound && SCHEME.test(scheme) && LENGTH.test(contentLength)
+      ? undefined
+      : { status: 400, detail: 'the request is malformed' }
   }
 }
 

@@ -52,7 +52,7 @@ export class Delivery implements Watched {
   start(): void {
     const { answer, res, upstream, client, facts, own } = this.#options
     const { status, reason, fields, length } = answer.head
-    const headers = clientHeaders(fields, length === 0 || facts.oldHttp ? 'unchunked' : 'chunkable')
+    const headers = clientHeaders(fields, status, length === 0 || facts.oldHttp ? 'unchunked' : 'chunkable')
     const { responseBuffer: ahead } = upstream.settings
     upstream.progress.watch(this)
     res.start({ status, reason, headers: [...headers, ...own], length, ahead, client })

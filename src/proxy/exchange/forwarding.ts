@@ -181,7 +181,7 @@ export class Forwarding implements ResponseHandler, Watched {
     const { facts } = this.#options
     if (status !== 103 || facts.oldHttp || this.#hints === MAX_HINTS) return
     this.#hints += 1
-    this.#res.earlyHints(clientHeaders(fields, 'unchunked'))
+    this.#res.earlyHints(clientHeaders(fields, status, 'unchunked'))
   }
 
   responseStarted({ status, reason, fields, length }: ResponseHead): void {
@@ -196,7 +196,7 @@ export class Forwarding implements ResponseHandler, Watched {
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
     const body = bodiless || facts.oldHttp ? 'unchunked' : 'chunkable'
-    const answer = clientHeaders(fields, body)
+    const answer = clientHeaders(fields, status, body)
     for (const part of owner.answerHeaders(status)) answer.push(part)
     const known = /[^\t\x20-\x7e]/.test(reason) ? '' : reason
     this.#phase = 'answering'

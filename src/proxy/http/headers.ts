@@ -95,10 +95,12 @@ function addForwarded(headers: string[], known: number, facts: RequestFacts, pee
  * Headers for the client.
  *
  * @param fields those of the upstream, names and values in turn
+ * @param status of the answer
  * @param body whether it may be sent in chunks; only chunked bodies can have trailers
  */
-export function clientHeaders(fields: readonly string[], body: 'chunkable' | 'unchunked'): string[] {
+export function clientHeaders(fields: readonly string[], status: number, body: 'chunkable' | 'unchunked'): string[] {
   const headers: string[] = []
+  const unsized = isUnsized(status)
   let connection: Set<string> | undefined
   let chunked = body === 'chunkable'
   for (let at = 0; at < fields.length; at += 2) {
@@ -110,7 +112,13 @@ export function clientHeaders(fields: readonly string[], body: 'chunkable' | 'un
     const name = fields[at]!
     if (isHopByHop(name) || connection?.has(name.toLowerCase())) continue
     if (!chunked && isNamed(name, 'trailer')) continue
+    if (unsized && isNamed(name, 'content-length')) continue
     headers.push(name, fields[at + 1]!)
   }
   return headers
+}
+
+/** RFC 9110 8.6: such an answer has no Content-Length. */
+function isUnsized(status: number): boolean {
+  return status < 200 || status === 204
 }

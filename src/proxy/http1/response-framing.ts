@@ -5,7 +5,10 @@ const MOST_DIGITS = 15
 const ZERO = 48
 const KEEP_ALIVE_TIMEOUT = /(?:^|[\s,;])timeout=(\d{1,9})(?:$|[\s,;])/i
 
-/** What the fields of a response say about its length and its connection (RFC 9112 6 and 9). */
+/**
+ * What the fields of a response say about its length and its connection (RFC 9112 6 and 9). A response of HTTP/2 is read like one of
+ * HTTP/1.1.
+ */
 export class ResponseFraming {
   chunked = false
   /** Bytes. Undefined: not declared. */
@@ -63,9 +66,9 @@ export class ResponseFraming {
   }
 }
 
-/** The number that the text is in digits; undefined if it is none. */
+/** The number that the text is in digits; undefined if it is none. Leading zeros could be read differently. */
 function wholeNumber(text: string): number | undefined {
-  if (text.length === 0 || text.length > MOST_DIGITS) return undefined
+  if (text.length === 0 || text.length > MOST_DIGITS || (text.length > 1 && text.startsWith('0'))) return undefined
   let number = 0
   for (let at = 0; at < text.length; at += 1) {
     const digit = text.charCodeAt(at) - ZERO

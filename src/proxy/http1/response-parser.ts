@@ -5,7 +5,9 @@
  * nothing that llhttp refuses, and reads everything it takes as llhttp does: a differential test with random messages
  * holds this. In particular:
  * - A line ends with CRLF. Names are tokens, and values have no control characters.
- * - There is at most one Content-Length, in digits. Transfer-Encoding is exactly `chunked`, alone, and not in HTTP/1.0.
+ * - A status is 100 to 599: no other is valid (RFC 9110 15).
+ * - There is at most one Content-Length, in digits, without leading zeros. Transfer-Encoding is exactly `chunked`, alone, and not
+ *   in HTTP/1.0.
  * - A chunk has a size in hex digits. Extensions are ignored, malformed ones refused.
  *
  * Bytes may arrive in any pieces. The work is linear in their number: what is incomplete is kept as a list of pieces and
@@ -46,7 +48,7 @@ const MAX_HEAD = 64 * 1024
 /** Bytes. The longest line with the size of a chunk, its extensions and its CRLF. */
 const MAX_SIZE_LINE = 256
 
-const STATUS_LINE = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: (.*))?$/
+const STATUS_LINE = /^HTTP\/1\.([01]) ([1-5]\d\d)(?: (.*))?$/
 
 const NONE: readonly string[] = []
 

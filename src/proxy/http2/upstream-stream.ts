@@ -1,12 +1,13 @@
 import { STATUS_CODES } from 'node:http'
 import { type ClientHttp2Session, type ClientHttp2Stream, constants, type OutgoingHttpHeaders } from 'node:http2'
 import { Readable } from 'node:stream'
+import { ProtocolError } from '../http1/fields.js'
+import { ResponseFraming } from '../http1/response-framing.js'
 import type { UploadBody } from '../http1/upload.js'
 import type { ResponseHandler, SendingConnection, UpstreamRequest } from '../http1/upstream-connection.js'
 import { http2Fields, regularFields } from './fields.js'
 import { resetSoon } from './reset.js'
 
-const DIGITS = /^\d{1,15}$/
 const NONE: readonly string[] = []
 
 /** One request to an upstream over HTTP/2. */
@@ -117,17 +118,19 @@ export class UpstreamStream implements SendingConnection {
     this.#handler?.interim(headers[':status'] ?? 0, regularFields(raw))
   }
 
-  readonly #onResponse = (
-    headers: { ':status'?: number; 'content-length'?: string },
-    flags: number,
-    raw: readonly string[] = NONE,
-  ): void => {
+  readonly #onResponse = ({ ':status': status = 0 }, flags: number, raw: readonly string[] = NONE): void => {
     this.isUnanswered = false
-    const { ':status': status = 0, 'content-length': declared } = headers
-    const isWhole = (flags & constants.NGHTTP2_FLAG_END_STREAM) !== 0
-    const length = isWhole ? 0 : declared !== undefined && DIGITS.test(declared) ? Number(declared) : undefined
+    const fields = regularFields(raw)
+    let length: number | undefined
+    try {
+      if (status < 200 || status > 599) throw new ProtocolError(`the status ${status}`)
+      length = new ResponseFraming(fields, 'HTTP/1.1').length
+    } catch (error) {
+      return this.#fail(error as Error)
+    }
+    if ((flags & constants.NGHTTP2_FLAG_END_STREAM) !== 0) length = 0
     this.#left = this.#request.method === 'HEAD' ? undefined : length
-    this.#handler?.responseStarted({ status, reason: STATUS_CODES[status] ?? '', fields: regularFields(raw), length })
+    this.#handler?.responseStarted({ status, reason: STATUS_CODES[status] ?? '', fields, length })
   }
 
   readonly #onData = (chunk: Buffer): void => {

@@ -175,6 +175,7 @@ t.test('heads: as large as over HTTP/1.1, then 431; malformed ones are refused',
     ['X-Upper', 'a'],
     [':path', '/again'],
     ['content-length', '5'],
+    ['content-length', '1e53'],
   ]
   for (const [index, field] of fields.entries()) {
     const id = 2 * index + 1
@@ -188,6 +189,27 @@ t.test('heads: as large as over HTTP/1.1, then 431; malformed ones are refused',
   raw.send(frame(FRAME.headers, WHOLE, 101, block(...REQUEST.slice(0, 4), ':path', '/a\r\nx: y', ...REQUEST.slice(6))))
   await raw.until(({ frames, ended }) => ended || frames.some(({ stream }) => stream === 101))
   t.equal(upstream.requests.length, before, 'nothing of them is forwarded')
+})
+
+t.test('a target that is no path, another scheme, or a length that is not exact are 400', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const raw = new RawClient(t, rig.port).open()
+  const of = (scheme: string, path: string, ...fields: string[]) =>
+    block(':method', 'POST', ':scheme', scheme, ':path', path, ':authority', 'example.test', ...fields)
+  const heads = [
+    of('foo', 'http://evil/x'),
+    of('foo', '/x'),
+    of('foo', 'x'),
+    of('http', '/', 'content-length', '9007199254740993'),
+    of('http', '/', 'content-length', '0000000000000000002'),
+  ]
+  for (const [at, head] of heads.entries()) raw.send(frame(FRAME.headers, END_HEADERS, 2 * at + 1, head))
+  t.strictSame(await rig.finished(heads.length), Array(heads.length).fill(' refused 400'))
+  raw.send(frame(FRAME.headers, WHOLE, 101, of('http', 'http://evil/x')))
+  await raw.frame(FRAME.reset, 101)
+  t.strictSame(upstream.requests, [])
+  t.equal((await ask(openSession(t, rig.port), { ':scheme': 'https' })).status, 200, 'of a proxy that ends TLS')
 })
 
 /** A field in one byte each, after the first. */

@@ -10,7 +10,7 @@ import {
 } from 'node:http2'
 import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
 import t from 'tap'
-import { connect, eventually, get, occupy, post, STREAMED, slotsOf, startRig, TLS } from '../harness.js'
+import { connect, eventually, get, occupy, post, rawUpstream, STREAMED, slotsOf, startRig, TLS } from '../harness.js'
 import {
   ask,
   block,
@@ -337,6 +337,56 @@ t.test('an answer that is reset without an error before its end is broken', asyn
     }
   }
   t.strictSame(await rig.finished(9), Array(9).fill('all failed 200'))
+})
+
+t.test('an answer with a length or a status that is not valid is 502, over both protocols on either side', async t => {
+  let head: string[] = []
+  const url = await framesUpstream(t, id => [
+    frame(FRAME.headers, END_HEADERS, id, block(...head)),
+    frame(FRAME.data, END_STREAM, id, Buffer.from('ok')),
+  ])
+  let text = ''
+  const http1 = await rawUpstream(t, ({ socket }) => void socket.end(text, 'latin1'))
+  const rigs = [
+    await startRig(t, { upstream: { url, http2: true, breaker: false }, routes: OFF }),
+    await startRig(t, { upstream: { url: http1.url, breaker: false }, routes: OFF }),
+  ]
+  const both = async (status: string, lengths: readonly string[], expected: number) => {
+    head = [':status', status, ...lengths.flatMap(length => ['content-length', length])]
+    text = `HTTP/1.1 ${status} X\r\n${lengths.map(length => `Content-Length: ${length}\r\n`).join('')}\r\nok`
+    for (const [at, rig] of rigs.entries()) {
+      const told = `${status} ${lengths} of HTTP/${2 - at}`
+      const client = await connect(t, rig)
+      t.equal((await client.ask(get())).status, expected, told)
+      t.equal((await ask(openSession(t, rig.port))).status, expected, `${told}, over HTTP/2`)
+    }
+  }
+  await both('200', ['2'], 200)
+  await both('599', [], 599)
+  for (const status of ['042', '099', '000', '600', '999']) await both(status, ['2'], 502)
+  const lengths = ['000002', '0000000000000000002', '02', '1e53', '2e0', '+2', '', '9007199254740993', '2, 2']
+  for (const length of lengths) await both('200', [length], 502)
+  await both('200', ['2', '2'], 502)
+  for (const { outcomes } of rigs) t.ok(outcomes.slice(4).every(each => each === 'all failed 502'))
+})
+
+t.test('204 and 103 have no Content-Length', async t => {
+  const upstream = await rawUpstream(t, ({ socket }) => {
+    socket.write('HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\nLink: </a>\r\n\r\n')
+    socket.end('HTTP/1.1 204 No Content\r\nContent-Length: 5\r\nX-Kept: 1\r\n\r\n')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, routes: OFF })
+  const client = await connect(t, rig)
+  client.send(get())
+  for (const [status, kept] of [
+    [103, 'Link'],
+    [204, 'X-Kept'],
+  ] as const) {
+    const answer = await client.answer()
+    t.match(answer, { status })
+    t.ok(answer.header(kept))
+    t.equal(answer.header('content-length'), undefined)
+  }
 })
 
 t.test('an answer that is reset without an error is not shared, and says no cost', async t => {
