@@ -1,5 +1,4 @@
 /** Where stores are: their URLs, and tables. */
-import { readAuthority } from '../http/authority.js'
 import { bracesFor, quote, quoteUrl } from './messages.js'
 
 /** One kind of URL. `isGood` checks everything but the scheme. */
@@ -26,8 +25,11 @@ const POSTGRES: StoreUrl = {
   isGood: value => hasHost(value) || (URL.canParse(value) && /^(?:%2f|$)/i.test(new URL(value).hostname)),
 }
 
+/** The library has no dependency that reads addresses. */
+const HOST = /^(?:[\w-]+(?:\.[\w-]+)*\.?|\[[\da-f:.]+\])$/i
+
 function hasHost(value: string): boolean {
-  return URL.canParse(value) && readAuthority(new URL(value).host) !== undefined
+  return URL.canParse(value) && HOST.test(new URL(value).hostname)
 }
 
 /** Checks `redis+sentinel://user:password@host:port,host:port/NAME`: hosts of Sentinels, and the name of their master. */

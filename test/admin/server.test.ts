@@ -168,7 +168,7 @@ t.test('everything but probes needs the token', async t => {
 t.test(
   'connections without the token do not keep others out: idle, with half a request, or with unread answers',
   async t => {
-    const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+    const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret-of-16-and-more' })
     const port = Number(new URL(rig.admin.url).port)
     const page = 'GET / HTTP/1.1\r\nHost: a\r\n\r\n'
     for (const sent of ['', 'GET /metrics HTTP/1.1\r\nHost:', page, page.repeat(50)]) {
@@ -181,15 +181,15 @@ t.test(
       }
       t.equal((await rig.get('/healthz')).status, 200, sent.slice(0, 14))
       t.equal((await rig.get('/readyz')).status, 200)
-      t.equal((await rig.get('/metrics', { authorization: 'Bearer s3cret' })).status, 200)
+      t.equal((await rig.get('/metrics', { authorization: 'Bearer s3cret-of-16-and-more' })).status, 200)
       for (const socket of sockets) socket.destroy()
     }
   },
 )
 
 t.test('a request that has access keeps its connection while others come and go', async t => {
-  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
-  const events = await rig.get('/events', { authorization: 'Bearer s3cret' })
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret-of-16-and-more' })
+  const events = await rig.get('/events', { authorization: 'Bearer s3cret-of-16-and-more' })
   const reader = events.body!.getReader()
   await reader.read()
   const port = Number(new URL(rig.admin.url).port)

@@ -83,7 +83,7 @@ t.test('invalid flags are reported by their own names', async t => {
   t.same(parse(least(), { flags: { admin: ':9090' } }).admin, { listen: { host: '127.0.0.1', port: 9090 } })
   t.same(faults({ ...least(), admin: { listen: ':1', token: '' } }, { flags: { admin: 'x' } }), [
     '--admin: "x" has no port; write "x:9090"',
-    `admin.token: not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+    `admin.token: not a token; use at least 16 letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}" with the output of: openssl rand -hex 32`,
   ])
   t.same(faults({ ...least(), listen: { address: ':1', tls: 5 } }, { flags: { listen: '9' } }), [
     'listen.tls: 5 is not an object; use { "cert": "FILE", "key": "FILE" }',

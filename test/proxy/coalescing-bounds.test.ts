@@ -89,12 +89,12 @@ t.test('followers that take nothing hold no more than there is, and those of one
   const FOLLOWERS = 40
   const LEAST = 4_096
   for (const [who, most] of [
-    ['many clients', 2 * MB],
-    ['one client', MB + (2 * MB) / 16],
+    ['many clients', 4 * MB],
+    ['one client', MB + (4 * MB) / 16],
   ] as const) {
     const { rig, upstream, held } = await start(t, {
       trustProxy: true,
-      limits: { bufferMemory: 2 * MB, minBodyRate: 0 },
+      limits: { bufferMemory: 4 * MB, minBodyRate: 0 },
     })
     const streams: ClientHttp2Stream[] = []
     const leader = await queue(t, rig, get('/page'))

@@ -1,7 +1,6 @@
 /** Scripts that complete the command line in a shell. They name what the program has when they are printed. */
 
 import type { Command, Option } from 'commander'
-import { ownValue } from '../../core/structures/own-value.js'
 import { FORMATS } from '../../replay/formats/format-names.js'
 
 export const SHELLS = ['bash', 'zsh', 'fish'] as const
@@ -141,7 +140,7 @@ function takesFile({ flags }: Option): boolean {
 }
 
 function valuesOf({ argChoices, long }: Option): readonly string[] {
-  return argChoices ?? ownValue(VALUES, long!) ?? []
+  return argChoices ?? (Object.hasOwn(VALUES, long!) ? VALUES[long!]! : [])
 }
 
 function flagsOf({ short, long }: Option): string[] {

@@ -391,6 +391,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   dequeue(cost: number): void {
     this.waiting -= 1
     this.queued = this.waiting === 0 ? 0 : this.queued - cost
+    if (this.waiting === 0) this.busyBehind = Infinity
     const { extras } = this
     if (this.waiting > 0 || extras === undefined) return
     extras.fillBehindQueue = 0

@@ -69,7 +69,8 @@ function noteBusyBehind(passed: Demand, slot: number, dates: readonly number[] |
   let until = -Infinity
   for (let place = stack.length - 1; place >= 0; place -= 1) {
     const bucket = stack[place]!
-    bucket.busyBehind = until - Math.max(0, slot - (dates?.[place] ?? slot))
+    // Where nobody waits the instance may sleep and forget it.
+    bucket.busyBehind = bucket.waiting === 0 ? Infinity : until - Math.max(0, slot - (dates?.[place] ?? slot))
     // Where costs differ, the next may need a bucket with a burst to be empty.
     until = Math.max(until, costs === undefined ? bucket.freeFor(costAt(passed, place)) : bucket.drainedAt)
   }

@@ -154,10 +154,10 @@ export class ReadyLanes {
     this.occupied(bucket)
   }
 
-  /** It is on the wire, or will never be. */
-  unhold(bucket: SharedBucket, request: Arrival): void {
+  /** It is on the wire, or will never be. `slot` as in `occupied`. */
+  unhold(bucket: SharedBucket, request: Arrival, slot: number): void {
     bucket.dropHeld(request)
-    this.plan(bucket)
+    this.plan(bucket, Math.max(bucket.freeAt, slot))
   }
 
   /** A bucket is shut no more. */

@@ -79,8 +79,8 @@ export class Engine {
   readonly #sending = new SendLatency()
   readonly #waiting = new WaitingClients<Ticket>()
   readonly #shadows = new WaitingClients<Ticket>()
-  /** Requests for which buckets are held. Each keeps what cancels the end of its hold. */
-  readonly #holds = new Map<Arrival, Cancel>()
+  /** Requests for which buckets are held. Each keeps what cancels the end of its hold, and since when in ms. */
+  readonly #holds = new Map<Arrival, { readonly cancel: Cancel; readonly since: number }>()
   /** For what happens by itself. */
   readonly #wakeUp: WakeUp
   readonly #armed: ArmedReleases | undefined
@@ -401,19 +401,18 @@ export class Engine {
   returnSlot(ticket: Ticket, slot: number): void {
     this.#claims?.giveBack(ticket)
     for (const [place, bucket] of ticket.stack.entries()) {
-      this.#restore(bucket, costAt(ticket, place), passedAt(ticket, slot, place))
+      bucket.restore(costAt(ticket, place), passedAt(ticket, slot, place))
+      this.#readyLanes.plan(bucket, Math.max(bucket.freeAt, passedAt(ticket, slot, ticket.stack.length - 1)))
     }
     ticket.slot = undefined
   }
 
   /** Makes free again what has just passed at once, in buckets of which it was the last. */
   restore(demand: Demand): void {
-    for (const [place, bucket] of demand.stack.entries()) this.#restore(bucket, costAt(demand, place), this.passedAt)
-  }
-
-  #restore(bucket: SharedBucket, cost: number, at: number): void {
-    bucket.restore(cost, at)
-    this.#readyLanes.plan(bucket)
+    for (const [place, bucket] of demand.stack.entries()) {
+      bucket.restore(costAt(demand, place), this.passedAt)
+      this.#readyLanes.plan(bucket)
+    }
   }
 
   /** A ticket that left will not be sent: a store no longer counts it. */
@@ -510,22 +509,27 @@ export class Engine {
       this.unhold(request)
       this.wake()
     }
-    this.#holds.set(request, this.#clock.at(this.#clock.now() + LONGEST_HOLD, end))
+    const since = this.#clock.now()
+    this.#holds.set(request, { cancel: this.#clock.at(since + LONGEST_HOLD, end), since })
     if (settles) this.notify()
     return true
   }
 
   /** It is on the wire, or will never be. */
   unhold(request: Arrival): void {
-    this.#holds.get(request)?.()
+    const { stack } = request
+    const hold = this.#holds.get(request)
+    hold?.cancel()
     this.#holds.delete(request)
-    for (const bucket of request.stack) this.#readyLanes.unhold(bucket, request)
+    for (const [place, bucket] of stack.entries()) {
+      this.#readyLanes.unhold(bucket, request, place < stack.length - 1 ? (hold?.since ?? -Infinity) : -Infinity)
+    }
   }
 
   /** Nothing happens by itself any more. */
   close(): void {
     this.#armed?.recallAll()
-    for (const cancel of this.#holds.values()) cancel()
+    for (const { cancel } of this.#holds.values()) cancel()
     this.#wakeUp.close()
     this.#claims?.leases.close()
     this.#look?.close()
@@ -620,7 +624,9 @@ export class Engine {
       // Another may have passed since.
       if (!bucket.passedLast(passedAt(ticket, slot, place))) continue
       const grace = graceAt(limits, place, ticket.stack.length)
-      if (bucket.postpone(costAt(ticket, place), countedAt, grace)) this.#readyLanes.plan(bucket)
+      if (bucket.postpone(costAt(ticket, place), countedAt, grace)) {
+        this.#readyLanes.plan(bucket, Math.max(bucket.freeAt, slot))
+      }
     }
     ticket.leftAt = sentAt
   }
