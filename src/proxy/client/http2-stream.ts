@@ -58,8 +58,8 @@ export class Http2Stream implements ClientConnection, BodySource {
   #body: OwnBody | undefined
   /** The window that may fill while the body is not read. Undefined: no body follows the head. */
   #window: HeldBytes | undefined
-  /** Undefined: the head does not count. */
-  #head: HeldBytes | undefined
+  /** The client whose head counts. Undefined: it does not. */
+  #headOf: string | undefined
   #isOver = false
   #lingerNoMore: (() => void) | undefined
 
@@ -126,9 +126,14 @@ export class Http2Stream implements ClientConnection, BodySource {
 
   holdHead(client: string): boolean {
     if (this.budget.isOverfull(client)) return false
-    this.#head = new HeldBytes(this.budget, client)
-    this.#head.hold(this.#request.memory)
+    this.#headOf = client
+    this.budget.changeHeads(client, this.#request.memory)
     return true
+  }
+
+  #dropHead(): void {
+    if (this.#headOf !== undefined) this.budget.changeHeads(this.#headOf, -this.#request.memory)
+    this.#headOf = undefined
   }
 
   openBody(client: string): OwnBody {
@@ -205,7 +210,7 @@ export class Http2Stream implements ClientConnection, BodySource {
 
   done(): void {
     this.current = undefined
-    this.#head?.hold(0)
+    this.#dropHead()
     this.#connection.streamDone()
   }
 
@@ -224,7 +229,7 @@ export class Http2Stream implements ClientConnection, BodySource {
     this.#answer.closed()
     this.#lingerNoMore?.()
     this.#window?.hold(0)
-    this.#head?.hold(0)
+    this.#dropHead()
     const { current } = this
     this.current = undefined
     this.#connection.streamOver(this, current === undefined ? 'answered' : 'reset')

@@ -13,6 +13,8 @@ export class ByteBudget {
   used = 0
   /** Bytes held by each client that holds any. */
   readonly #clients = new Map<string, number>()
+  /** The same for heads of requests. A client with no more than heads does not want the part of another. */
+  readonly #heads = new Map<string, number>()
 
   constructor(most: number) {
     this.most = most
@@ -32,17 +34,27 @@ export class ByteBudget {
 
   /** Whether a client holds so much that not even a head may come from it. One within its share may always send heads. */
   isOverfull(client: string): boolean {
-    return (this.#clients.get(client) ?? 0) >= this.most * (this.used >= this.most ? SHARE : ALONE)
+    const held = (this.#clients.get(client) ?? 0) + (this.#heads.get(client) ?? 0)
+    return held >= this.most * (this.used >= this.most ? SHARE : ALONE)
   }
 
   /** A client holds so many bytes more, or fewer. */
   change(client: string, by: number): void {
-    if (by === 0) return
     this.used += by
-    const held = (this.#clients.get(client) ?? 0) + by
-    if (held > 0) this.#clients.set(client, held)
-    else this.#clients.delete(client)
+    add(this.#clients, client, by)
   }
+
+  /** As `change`, for heads of requests. */
+  changeHeads(client: string, by: number): void {
+    this.used += by
+    add(this.#heads, client, by)
+  }
+}
+
+function add(to: Map<string, number>, client: string, by: number): void {
+  const held = (to.get(client) ?? 0) + by
+  if (held > 0) to.set(client, held)
+  else to.delete(client)
 }
 
 /** What one body, answer or connection holds of a budget. */
