@@ -96,7 +96,7 @@ t.test('with nohup it goes on without its terminal', async t => {
   }
 })
 
-/** A store that lets a start wait: whoever connects gets no answer until it ends. */
+/** A store that delays the start: it answers no connection until it ends. */
 async function silentStore(t: Test) {
   const sockets = new Set<Socket>()
   const server = createServer(socket => void sockets.add(socket.on('error', () => undefined))).listen(0, '127.0.0.1')

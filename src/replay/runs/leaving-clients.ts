@@ -65,7 +65,7 @@ export class LeavingClients {
     this.counts.givenUp += 1
   }
 
-  /** A request is sent, after so many ms. */
+  /** A request is sent. `waited` in ms. */
   turn(waited: number): void {
     const { patience, service } = this.#options
     this.counts[waited + service > patience + SAME_TIME ? 'late' : 'inTime'] += 1
