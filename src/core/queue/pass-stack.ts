@@ -44,15 +44,12 @@ export function passedAt(
   return dates === undefined ? slot : dates[place]!
 }
 
-/** Whether a request that passes in this slot is late in a bucket: others have kept one behind it busy. */
+/** Whether a request that passes in this slot is late in a bucket: others have kept one behind it busy. The first is the earliest. */
 export function isLate(passing: Passing, slot: number): boolean {
-  const { stack } = passing
-  const waitedFor = placeWaitedFor(passing, slot)
-  let own = passing.arrivedAt ?? slot
-  for (let place = 0; place < waitedFor; place += 1) {
-    own = Math.max(own, stack[place]!.freeFor(costAt(passing, place)), stack[place]!.busyBehind)
-  }
-  return waitedFor > 0 && own < slot - SAME_TIME
+  if (placeWaitedFor(passing, slot) === 0) return false
+  const first = passing.stack[0]!
+  const own = Math.max(passing.arrivedAt ?? slot, first.freeFor(costAt(passing, 0)), first.busyBehind)
+  return own < slot - SAME_TIME
 }
 
 /** The last place whose bucket became free in this slot. 0: the first, or none. */
