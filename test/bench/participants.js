@@ -57,6 +57,13 @@ export async function startSink() {
   return sink
 }
 
+/** A process that uses 20 % of a core while it is told to `spin`, and nothing after `rest`. */
+export async function startBusy() {
+  const busy = startOwn('busy.js')
+  await busy.message()
+  return busy
+}
+
 export async function startLoad() {
   const load = startOwn('load.js')
   await load.message()

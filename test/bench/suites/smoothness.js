@@ -6,6 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
   startAll,
+  startBusy,
   startLoad,
   startNginx,
   startPeer,
@@ -35,7 +36,16 @@ const SCENARIOS = [
 /** All clients have their slots at the same instant. */
 const TOGETHER = { clients: 10, rate: 100, together: true }
 
-const RATES = [1, 10, 100, 1000, 5000]
+/** By rate per second: how far off it may be, in %, quiet and beside a process that uses 20 % of a core. */
+const RATES = [
+  { rate: 1, most: 0.1 },
+  { rate: 10, most: 0.1 },
+  { rate: 100, most: 0.1 },
+  { rate: 1000, most: 0.1 },
+  { rate: 5000, most: 0.1 },
+  { rate: 1000, most: 0.1, busy: true },
+  { rate: 5000, most: 0.3, busy: true },
+]
 
 const PERCENTILES = [
   { name: 'p50', q: 0.5, target: 0.15 },
@@ -58,9 +68,14 @@ function nameOf({ clients, rate, together }) {
   return `${clients} x ${rate}/s${together ? ' in step' : ''}`
 }
 
+/** @param {{ rate: number, busy?: boolean }} load */
+function besideOf({ rate, busy }) {
+  return `${rate}/s${busy ? ' beside a busy process' : ''}`
+}
+
 /** @param {number} port of the upstream @param {'precise' | 'timer'} [pacing] */
 function shaperConfig(port, pacing) {
-  const rates = [...new Set([...SCENARIOS.map(({ rate }) => rate), ...RATES])]
+  const rates = [...new Set([...SCENARIOS, ...RATES].map(({ rate }) => rate))]
   return {
     upstream: `http://127.0.0.1:${port}`,
     ...(pacing && { pacing }),
@@ -188,23 +203,29 @@ export async function smoothness({ quick, rounds: wanted, missing, progress }) {
   await Promise.all([...started.values()].map(program => program.stop()))
 
   const probed = await startProbedShaper(shaperConfig(sink.port))
+  const other = await startBusy()
   await arrivals({ sink, load, proxy: probed, rate: 500, clients: 10, seconds: quick ? 0.3 : 2 })
-  /** @type {Record<string, { rate: number[], sent: number[], arrived: number[] }>} */
-  const measured = Object.fromEntries(RATES.map(rate => [rate, { rate: [], sent: [], arrived: [] }]))
+  const measured = RATES.map(each => ({
+    ...each,
+    rates: /** @type {number[]} */ ([]),
+    sent: /** @type {number[]} */ ([]),
+    arrived: /** @type {number[]} */ ([]),
+  }))
   for (let round = 0; round < rounds; round += 1) {
-    // Slow scenarios take longer.
-    for (const rate of RATES) {
+    for (const { rate, busy, ...figures } of measured) {
+      // Slow scenarios take longer.
       if (rate === 1 && round > 0) continue
       const length = rate === 1 ? (quick ? 3 : 20) : quick ? 1.25 : 5
-      progress(`smoothness: measured rate at ${rate}/s, round ${round + 1} of ${rounds}`)
+      progress(`smoothness: measured rate at ${besideOf({ rate, busy })}, round ${round + 1} of ${rounds}`)
+      await other.ask(busy ? 'spin' : 'rest')
       const setup = { sink, load, proxy: probed, rate, clients: 1, probed: true, seconds: length }
       const { series, sent } = await arrivals(setup)
-      measured[rate].rate.push(slope(series[0]))
-      measured[rate].sent.push(worstExcess(sent, rate))
-      measured[rate].arrived.push(worstExcess(series[0], rate))
+      figures.rates.push(slope(series[0]))
+      figures.sent.push(worstExcess(sent, rate))
+      figures.arrived.push(worstExcess(series[0], rate))
     }
   }
-  await Promise.all([sink, load, probed].map(program => program.stop()))
+  await Promise.all([sink, load, probed, other].map(program => program.stop()))
 
   /** @param {string} scenario @param {string} name @param {string} figure */
   const of = (scenario, name, figure) => median(raw[`${scenario}, ${name}`]?.[figure] ?? [])
@@ -235,33 +256,28 @@ export async function smoothness({ quick, rounds: wanted, missing, progress }) {
   }
 
   const rateRows = []
-  for (const rate of RATES) {
-    const got = median(measured[rate].rate)
+  for (const { rate, busy, most, ...figures } of measured) {
+    const name = besideOf({ rate, busy })
+    const got = median(figures.rates)
     const off = (got / rate - 1) * 100
-    const sent = Math.max(...measured[rate].sent)
-    const arrived = Math.max(...measured[rate].arrived)
-    rateRows.push([
-      `${rate}/s`,
-      fixed(got, rate < 100 ? 4 : 2),
-      `${fixed(off, 3)} %`,
-      fixed(sent, 2),
-      fixed(arrived, 2),
-    ])
+    const sent = Math.max(...figures.sent)
+    const arrived = Math.max(...figures.arrived)
+    rateRows.push([name, fixed(got, rate < 100 ? 4 : 2), `${fixed(off, 3)} %`, fixed(sent, 2), fixed(arrived, 2)])
     checks.push(
       {
-        figure: `measured rate at ${rate}/s`,
+        figure: `measured rate at ${name}`,
         value: `${fixed(off, 3)} %`,
-        target: '+-0.1 %',
-        met: Math.abs(off) <= 0.1,
+        target: `+-${most} %`,
+        met: Math.abs(off) <= most,
       },
       {
-        figure: `worst window at ${rate}/s as sent, above the bound by`,
+        figure: `worst window at ${name} as sent, above the bound by`,
         value: fixed(sent, 2),
         target: '<= 0',
         met: sent <= 0,
       },
       {
-        figure: `worst window at ${rate}/s as arrived, above the bound by`,
+        figure: `worst window at ${name} as arrived, above the bound by`,
         value: fixed(arrived, 2),
         target: '<= 0',
         met: arrived <= 0,
