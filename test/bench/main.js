@@ -25,6 +25,7 @@ import { outbound } from './suites/outbound.js'
 import { reject } from './suites/reject.js'
 import { replay } from './suites/replay.js'
 import { smoothness } from './suites/smoothness.js'
+import { stack } from './suites/stack.js'
 import { store } from './suites/store.js'
 import { throughput } from './suites/throughput.js'
 import { workers } from './suites/workers.js'
@@ -41,6 +42,7 @@ import { suiteText } from './tables.js'
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
 const SUITES = {
   smoothness,
+  stack,
   throughput,
   reject,
   decision,
