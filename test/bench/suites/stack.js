@@ -32,7 +32,7 @@ function shaperConfig(port) {
     buckets: Object.fromEntries(
       ROWS.flatMap(({ own, shared }, row) => [
         [`own${row}`, { key: 'header:x-key', rate: `${own}/s`, capacity: 10_000 }],
-        [`shared${row}`, { key: 'global', rate: `${shared}/s`, capacity: 10_000 }],
+        [`shared${row}`, { key: 'all', rate: `${shared}/s`, capacity: 10_000 }],
       ]),
     ),
     routes: ROWS.map((_, row) => ({
