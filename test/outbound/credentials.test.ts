@@ -522,6 +522,21 @@ t.test('shape: a path that is always 401 takes no credential out, whether there 
   }
 })
 
+t.test('shape: a redirect to a login page is no success, so it takes no other credential out', async t => {
+  const { origin } = await serve(t, (req, res) => {
+    if (req.headers.authorization === 'a') res.writeHead(401).end()
+    else res.writeHead(302, { location: '/login' }).end()
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const credentials = ['a', 'b'].map(name => ({ name, origins: [origin], header: { authorization: name } }))
+  const interceptor = shape({ rate: '500/s', credentials })
+  const { statusCode, body } = await request(origin, { dispatcher: agent.compose(interceptor) })
+  await body.dump()
+  t.equal(statusCode, 302)
+  t.equal(interceptor.shaper.status('a').pausedForMs, 0)
+})
+
 t.test('shape: revokedFor, and two credentials that refuse each for another request are not both out', async t => {
   const barrier: (() => void)[] = []
   const { origin } = await serve(t, (req, res) => {

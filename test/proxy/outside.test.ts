@@ -7,6 +7,7 @@ import { type AddressInfo, connect as connectTo, createServer as createRelay, ty
 import { createServer as createTlsServer, type TLSSocket } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { causeOf, describeError, isMisconfigured } from '../../src/proxy/upstream/upstream-error.js'
 import { type Certificate, makeCertificate } from '../servers/certificate.js'
 import { askOnce, connect, get, OFF, startRig, turns } from './harness.js'
 
@@ -110,6 +111,42 @@ for (const [name, tls, remedy] of [
     }
   })
 }
+
+for (const [name, http2, detail] of [
+  ['plain HTTP behind an https URL', false, /does not speak TLS/],
+  ['HTTP/1.1 where HTTP/2 is asked for', true, /does not speak HTTP\/2/],
+] as const) {
+  t.test(`${name}: 502 at once that says so`, async t => {
+    const server = http2
+      ? createServer({ cert: readFileSync(CA), key: readFileSync(file('upgrade-key.pem')) })
+      : createRelay(socket =>
+          socket.on('error', () => undefined).on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')),
+        )
+    await once(server.listen(0, 'localhost'), 'listening')
+    t.teardown(() => server.close())
+    const url = `https://localhost:${(server.address() as AddressInfo).port}`
+    const rig = await startRig(t, {
+      upstream: { url, http2, tls: { ca: CA } },
+      buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+      routes: [{ name: 'all', mode: 'shape', buckets: ['all'] }],
+    })
+    for (let count = 0; count < 7; count += 1) {
+      const asked = askOnce(t, rig, get())
+      if (count > 0) await rig.until(({ queued }) => queued.length === 1)
+      rig.pacer.runUntil(rig.pacer.now() + 1)
+      const answer = await asked
+      t.equal(answer.status, 502, 'the breaker stays closed')
+      t.match(answer.json().detail, detail)
+    }
+  })
+}
+
+t.test('a fault of a certificate that Node has no code for is one of the configuration', async t => {
+  const cause = Object.assign(new Error('permitted subtree violation'), { code: 'UNSPECIFIED' })
+  t.ok(isMisconfigured({ status: 502, cause }))
+  t.match(describeError(cause), [502, /certificate/])
+  t.match(causeOf(cause).message, /tls\.ca/)
+})
 
 for (const host of ['127.0.0.1', '::1']) {
   t.test(`an address of either kind: ${host}`, async t => {

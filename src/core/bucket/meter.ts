@@ -14,9 +14,12 @@ import type { BucketLimits } from './limits.js'
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
 
-/** Whether buckets can count a cost. NaN would stay in the level for ever, and each comparison with it is false. */
+/**
+ * Whether buckets can count a cost. NaN would stay in the level for ever, and each comparison with it is false. Levels are sums of
+ * costs, so a larger one could make them infinite.
+ */
 export function isCost(cost: unknown): cost is number {
-  return typeof cost === 'number' && cost >= 0 && cost < Infinity
+  return typeof cost === 'number' && cost >= 0 && cost <= Number.MAX_SAFE_INTEGER
 }
 
 /**

@@ -120,7 +120,7 @@ export class HeldRequest extends Call implements Sender, Writer {
     if (pause > 0) context.pauses.announced(route, pause)
     // A listener of `paused` may have aborted it.
     if (this.controller.aborted || (status === UNAUTHORIZED && this.#isMovedFromRefused(attempt, real))) return
-    if (status < 400) this.#takeOut()
+    if (status < 300) this.#takeOut()
     const isRetried = hasStatus(retry.status, status, fields)
     if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.#retries += 1

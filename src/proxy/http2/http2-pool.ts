@@ -7,6 +7,7 @@ import type { BudgetUser, ConnectionBudget } from '../http1/connection-budget.js
 import { type PoolOptions, UNUSED } from '../http1/connection-pool.js'
 import type { Opener } from '../http1/open-connection.js'
 import type { ResponseHandler, UpstreamRequest } from '../http1/upstream-connection.js'
+import { NO_HTTP2 } from '../upstream/upstream-error.js'
 import { DeadSessionWatch, isDead, LOOK } from './dead-session.js'
 import { MAX_SENT_HEAD } from './fields.js'
 import { UpstreamStream } from './upstream-stream.js'
@@ -243,7 +244,7 @@ export class Http2Pool implements BudgetUser {
       })
       .once('connect', () => {
         if ('encrypted' in socket && (socket as TLSSocket).alpnProtocol !== 'h2') {
-          session.error = new Error('the upstream does not speak HTTP/2')
+          session.error = Object.assign(new Error('the upstream does not speak HTTP/2'), { code: NO_HTTP2 })
           return http2.destroy()
         }
         this.#opened(session)
