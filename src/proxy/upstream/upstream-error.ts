@@ -23,19 +23,28 @@ const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
  * constraints and weak keys, are UNSPECIFIED. Alerts of the other side are ERR_SSL.
  */
 const UNTRUSTED = /^(?!ERR_SSL).*(?:CERT|CRL|ISSUER|LEAF|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH|HOSTNAME)|^UNSPECIFIED$/
-/** What is there does not speak the protocol of the URL. */
-const OTHER_PROTOCOL = new Set(['ERR_SSL_WRONG_VERSION_NUMBER', 'ERR_SSL_PACKET_LENGTH_TOO_LONG'])
-/** The code of the error where it does not speak HTTP/2. */
-export const NO_HTTP2 = 'SHAPER_NO_HTTP2'
+/** A handshake that the other side, or its protocol, does not allow: alerts are from there. The first that fits counts. */
+const REFUSED_HANDSHAKES: readonly (readonly [RegExp, detail: string])[] = [
+  [/^ERR_SSL_(?:WRONG_VERSION_NUMBER|PACKET_LENGTH_TOO_LONG)/, 'the upstream does not speak TLS'],
+  [/^ERR_SSL_.*ALERT_NO_APPLICATION_PROTOCOL/, 'the upstream does not speak HTTP/2'],
+  [/^ERR_SSL_.*ALERT.*(?:CERTIFICATE|CA$)/, 'the upstream wants a certificate from its clients'],
+  [/^ERR_SSL_(?!.*INTERNAL_ERROR).*(?:ALERT|PROTOCOL)/, 'the upstream refused the TLS handshake'],
+]
+/** The code of the error where HTTP/2 was not agreed on. */
+export const NO_HTTP2 = 'ERR_SSL_ALERT_NO_APPLICATION_PROTOCOL'
 const OTHER_NAME = 'ERR_TLS_CERT_ALTNAME_INVALID'
 
 const codeOf = (error: Error): string => (error as NodeJS.ErrnoException).code ?? ''
+
+function refusedHandshake(code: string): string | undefined {
+  return REFUSED_HANDSHAKES.find(([pattern]) => pattern.test(code))?.[1]
+}
 
 /** Whether the configuration is at fault: another try would not help, and the failure says nothing of the upstream's health. */
 export function isMisconfigured({ status, cause }: { readonly status: number; readonly cause?: Error }): boolean {
   if (status === 403) return true
   const code = cause === undefined ? '' : codeOf(cause)
-  return UNTRUSTED.test(code) || OTHER_PROTOCOL.has(code) || code === NO_HTTP2
+  return UNTRUSTED.test(code) || refusedHandshake(code) !== undefined
 }
 
 /** Whether the connection ended. The cause may be the close of an idle connection. */
@@ -49,7 +58,7 @@ export function causeOf(error: Error): Error {
   const code = codeOf(error)
   let message: string
   if (error instanceof AggregateError) message = error.errors.map(each => (each as Error).message).join(', ')
-  else if (OTHER_PROTOCOL.has(code)) message = `${error.message}; if it speaks plain HTTP, write "http://" in its url`
+  else if (refusedHandshake(code) !== undefined) message = `${error.message} (${refusedHandshake(code)})`
   else if (!UNTRUSTED.test(code) || code === 'CERT_HAS_EXPIRED') return error
   else if (code === OTHER_NAME)
     message = `${error.message}; if it is the right server, set a name of its certificate as tls.servername`
@@ -71,8 +80,8 @@ export function describeError(error: Error): readonly [403 | 502 | 504, string] 
   if (reason !== undefined) return reason
   if (code === OTHER_NAME) return [502, "the upstream's certificate is for another name"]
   if (UNTRUSTED.test(code)) return [502, "the upstream's certificate is not trusted"]
-  if (OTHER_PROTOCOL.has(code)) return [502, 'the upstream does not speak TLS']
-  if (code === NO_HTTP2) return [502, 'the upstream does not speak HTTP/2']
+  const refused = refusedHandshake(code)
+  if (refused !== undefined) return [502, refused]
   if (isDisconnect(cause)) return [502, 'the upstream closed the connection before it answered']
   return [502, 'the upstream could not be used']
 }
