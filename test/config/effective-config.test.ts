@@ -155,6 +155,7 @@ t.test('it parses to the same settings', async t => {
         minShare: 0.1,
         maxInFlight: 3,
         burst: 2.5,
+        grace: '20ms',
         tiers: [
           { name: 'gold', keys: ['a', 'b'], rate: '1000/30d', capacity: 20, burst: 7 },
           { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5, maxInFlight: 9, priority: 0 },

@@ -118,6 +118,7 @@ t.test('every key of the file has a description with an example', async t => {
     'capacity',
     'maxDelay',
     'burst',
+    'grace',
     'status',
     'overflow',
     'blockFor',

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { LEVEL_TOLERANCE } from '../../src/core/bucket/meter.js'
-import { graceAt, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
+import { countedFrom, graceAt, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { limits } from './run.js'
 
 const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
@@ -108,6 +108,16 @@ t.test('a release may be a period late, or 5 ms, and four periods where it waits
     'the last of the stack',
   )
   t.equal(graceAt({ ...limits(5, 10), grace: 1 }, 0, 2), 1)
+  const own = { ...limits(100, 10), lateness: 30 }
+  t.same(
+    [0, 1].map(place => graceAt(own, place, 2)),
+    [30, 30],
+  )
+  t.same(
+    [1_030, 1_031].map(now => countedFrom(1_000, now, own, 30)),
+    [1_000, 1_001],
+    'what is beyond is lost',
+  )
   t.end()
 })
 

@@ -61,7 +61,7 @@ export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
 }
 
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
-  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, tiers = [] } = bucket
+  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, grace, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
     const rates = tier?.rate ?? bucket.rate
     const rate = slowest(rates ?? ANY_RATE)
@@ -80,6 +80,7 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       minShare,
       ...(maxInFlight !== undefined && { maxInFlight }),
       ...(blockFor !== undefined && { blockFor }),
+      ...(grace !== undefined && { lateness: grace }),
     }
   }
   const scheduleOf = (entries: Bucket['rate']) =>

@@ -162,7 +162,7 @@ function formatAdapt({ min, max, start, latency, errors }: AdaptSettings): objec
 
 function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
   const { key, limits, schedule, timeZone, status, weight, tiers } = bucket
-  const { capacity, burst, overflow, blockFor, maxInFlight, minShare } = limits
+  const { capacity, burst, overflow, blockFor, maxInFlight, minShare, lateness } = limits
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
@@ -170,6 +170,7 @@ function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
     ...((timeZone !== undefined || isScheduled(bucket)) && { timeZone: timeZone ?? 'UTC' }),
     ...(capacity < Infinity && { capacity }),
     ...(burst !== undefined && { burst }),
+    ...(lateness !== undefined && { grace: exactDuration(lateness) }),
     ...(maxInFlight !== undefined && { maxInFlight }),
     status,
     overflow,

@@ -73,6 +73,11 @@ export const bucket = object(
     burst: burst
       .exactOptional()
       .describe('The cost units that may leave without spacing after idling, e.g. 10; one request when absent.'),
+    grace: duration
+      .exactOptional()
+      .describe(
+        'How late a release may be and still count from its slot, e.g. "20ms"; the longer of a period and 5 ms when absent, of four periods if the bucket is not the last of its stack.',
+      ),
     maxInFlight: maxInFlight
       .exactOptional()
       .describe('The most requests of one key in flight, e.g. 4; any number when absent.'),

@@ -24,6 +24,8 @@ export interface BucketLimits {
   readonly longestDelay?: number
   /** ms. A release that is later than this counts from when it happens, any other from its slot. */
   readonly grace?: number
+  /** ms. So much lateness counts, and the rest is lost. Absent: as `graceAt` says. */
+  readonly lateness?: number
   /** What they are known to become. Absent: nobody knows of a change. */
   readonly next?: NextLimits
   /** The common limits, where these are one instance's share of them. */

@@ -509,6 +509,6 @@ export function countedFrom(earliest: number, now: number, limits: BucketLimits,
  *
  * @param place of the bucket in a stack of so many
  */
-export function graceAt({ rate, grace }: BucketLimits, place: number, stacked: number): number {
-  return grace ?? Math.max((place < stacked - 1 ? PERIODS_BEHIND : 1) / rate, SHORTEST_GRACE)
+export function graceAt({ rate, grace, lateness }: BucketLimits, place: number, stacked: number): number {
+  return grace ?? lateness ?? Math.max((place < stacked - 1 ? PERIODS_BEHIND : 1) / rate, SHORTEST_GRACE)
 }

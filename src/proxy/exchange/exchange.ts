@@ -340,6 +340,12 @@ export class Exchange
     this.#body.readAhead(this.client, () => this.#state === 'released' && this.forward())
   }
 
+  takeBack(): void {
+    this.#forwarding?.abort()
+    this.#forwarding = undefined
+    this.#state = 'waiting'
+  }
+
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void {
     // It has been sent, so "still queued" or "too many" would not be the truth.
     if (this.#resentAfter !== undefined && outcome !== 'failed') this.#fail(this.#resentAfter)

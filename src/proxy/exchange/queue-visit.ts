@@ -54,6 +54,8 @@ export interface Visitor extends RequestRecord {
   readonly renderPage: ((comeback: Comeback) => RenderedPage) | undefined
   /** The request may not be sent; answer with this reply. */
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void
+  /** It is not sent after all: it still waits for its connection. */
+  takeBack(): void
 }
 
 export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
@@ -80,6 +82,8 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
   #held = false
   /** Ends its trial. */
   #cancelTrial: Cancel | undefined
+  /** Ends the deadline of a request that waits for its connection. */
+  #cancelDeadline: Cancel | undefined
 
   constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival) {
     this.#context = context
@@ -493,6 +497,13 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
   hold(): void {
     if (this.#held || this.#route.settings.mode !== 'shape') return
     this.#held = this.#context.shaper.control.hold(this.arrival)
+    if (!this.#held || this.deadline === Infinity) return
+    const { clock } = this.#context
+    this.#cancelDeadline = clock.at(this.deadline, () => {
+      const now = clock.now()
+      this.#visitor.takeBack()
+      this.#leaveUnwanted(this.#visitor.prospects!.outlook(this.waited(now), now), now)
+    })
   }
 
   /** The request is on the wire. */
@@ -503,6 +514,8 @@ export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
   #unhold(fate: 'sent' | 'never-sent'): void {
     if (!this.#held) return
     this.#held = false
+    this.#cancelDeadline?.()
+    this.#cancelDeadline = undefined
     this.#context.shaper.control.unhold(this.arrival, fate)
   }
 
