@@ -267,6 +267,8 @@ export interface RouteSettings {
   /** How long clients wait for an answer: ms, learnt, or for ever. */
   patience: number | 'auto' | 'none'
   dryRun: boolean
+  /** Whether it answers 404 to all. Its mode is `off`. */
+  refuse: boolean
   /** Whether answers explain their decision. */
   explain: boolean
   /** Whether one answer does for identical GETs that wait at the same time. */

@@ -150,6 +150,7 @@ t.test('every key of the file has a description with an example', async t => {
     'maxWait',
     'patience',
     'dryRun',
+    'refuse',
     'explain',
     'coalesce',
     'appointments',

@@ -141,10 +141,11 @@ include conf.d/*.conf;
   t.same(
     notes,
     [
+      `conf.d/b.conf:2: "allow" is not imported: what nginx refuses by it gets through here. Keep nginx behind shaper for it (--upstream)`,
       '3: the key "$jwt_claim_sub" of zone "sub" cannot be said in shaper (shaper does not know $jwt_claim_sub): the limit is left out',
       '4: zone "api" is shared by machines (sync): add a "store" for that, see docs/scaling.md',
       '5: "limit_req_zone" takes a key, zone=NAME:SIZE and rate=Nr/s or Nr/m; left out',
-      '7: shaper listens on TCP only: left out',
+      '7: "unix:/run/x" is left out: shaper listens on TCP only',
       `7: ${elsewhere}`,
       '8: there is no ssl_certificate with its key: add "tls" to "listen"',
       '10: zone "uri" cannot be said in shaper (shaper has no key for the path; "route" tells routes apart): the limit is left out',
@@ -160,7 +161,6 @@ include conf.d/*.conf;
       '20: server_name "~^www\\\\d+\\\\.example$" is left out: hosts have no expressions, only "*"',
       '21: "nothing.conf" cannot be read (ENOENT), so nothing in it is imported',
       `conf.d/b.conf:2: ${elsewhere}`,
-      `conf.d/b.conf:2: "allow" is not imported: ${other}`,
     ].map(own),
   )
   t.same(config.routes, [
@@ -307,48 +307,6 @@ t.test('expressions as wildcards', async t => {
   for (const [expression, wildcards] of cases) t.same(wildcardsOf(expression), wildcards, expression)
 })
 
-t.test('locations in the order of nginx', async () => {
-  const uri = fc.array(fc.constantFrom('a', 'b', '.x'), { maxLength: 3 }).map(parts => `/${parts.join('/')}`)
-  const location = fc.record({ kind: fc.constantFrom('=', '^~', '~', ''), text: uri })
-  fc.assert(
-    fc.property(
-      fc.uniqueArray(location, { maxLength: 6, selector: each => each.kind + each.text }),
-      uri,
-      (list, path) => {
-        // nginx has one prefix of a kind. One in another with "^~" is told, see below.
-        const prefixes = list.filter(({ kind }) => kind === '' || kind === '^~')
-        const plain = prefixes.filter(({ kind }) => kind === '')
-        const isNested = plain.some(({ text }) =>
-          prefixes.some(other => other.kind === '^~' && text.startsWith(other.text)),
-        )
-        fc.pre(new Set(prefixes.map(({ text }) => text)).size === prefixes.length)
-        fc.pre(!isNested || list.every(({ kind }) => kind !== '~'))
-        const zones = list.map((_each, at) => `limit_req_zone $remote_addr zone=z${at}:1m rate=1r/s;`).join(' ')
-        const blocks = list.map(({ kind, text }, at) => {
-          const written = kind === '~' ? text.replace('.', '\\.') : text
-          return `location ${kind} ${written} { limit_req zone=z${at}; ${PASS} }`
-        })
-        const passed = bucketsOf(`http { ${zones} server { ${blocks.join(' ')} } }`, { path })
-        const wanted = nginxLocation(list, path)
-        const name = wanted < 0 ? '' : `z${wanted}`
-        if (String(passed) !== name) throw new Error(`${blocks.join('\n')}\n${path}: ${name}, not ${passed}`)
-      },
-    ),
-    { numRuns: 500 },
-  )
-})
-
-/** As the documentation of `location` has it. */
-function nginxLocation(list: readonly { kind: string; text: string }[], path: string): number {
-  const exact = list.findIndex(({ kind, text }) => kind === '=' && text === path)
-  if (exact >= 0) return exact
-  const prefixes = list.filter(({ kind, text }) => (kind === '' || kind === '^~') && path.startsWith(text))
-  const longest = prefixes.sort((a, b) => b.text.length - a.text.length)[0]
-  const expression = list.findIndex(({ kind, text }) => kind === '~' && path.includes(text))
-  if (longest?.kind !== '^~' && expression >= 0) return expression
-  return longest === undefined ? -1 : list.indexOf(longest)
-}
-
 t.test('locations in others, and a server without "location /"', async t => {
   const { config, notes } = imported(`http { ${ZONE}
     limit_req_zone $server_name zone=s:1m rate=9r/s;
@@ -358,16 +316,16 @@ t.test('locations in others, and a server without "location /"', async t => {
       location @named { ${PASS} }
     } }`)
   t.same(config.routes, [
+    { match: { path: '~ ^/a/.*\\.css$' }, mode: 'shape', buckets: ['api'] },
     { match: { path: '/a/b/*' }, mode: 'shape', buckets: ['api'] },
     { match: { path: '/a/*' }, mode: 'shape', buckets: ['s'] },
-    { match: { path: '~ ^/a/.*\\.css$' }, mode: 'shape', buckets: ['api'] },
+    { match: { path: '~ x ~ y' }, mode: 'shape', buckets: ['api'] },
     { mode: 'shape', buckets: ['s'] },
   ])
   t.match(notes, [
     /"server" has no "proxy_pass"/,
-    /"location \/a\/b\/" is inside one with "\^~"/,
     /:4: nginx compares decoded paths/,
-    /"location ~ y" is left out \(both "~ x" and "~ y"\)/,
+    /"location @named" is left out, with "proxy_pass/,
   ])
 })
 
@@ -554,6 +512,117 @@ t.test('where requests go that nginx does not proxy to an HTTP server', async t 
   t.same(bucketsOf(served('location = /c { limit_req zone=api; return 200 ok; }'), { path: '/c' }), [])
 })
 
+t.test('what only redirects within nginx reach is refused', async t => {
+  const { config, notes } = imported(
+    served(`location /protected/ { internal; ${PASS} } location /no { deny all; ${PASS} } location = /gone { return 404; }
+      location /office { satisfy any; deny all; auth_basic x; ${PASS} }`),
+  )
+  const refused = (path: string) => ({ match: { path }, mode: 'off', refuse: true })
+  t.same(config.routes.slice(0, 3), [
+    refused('/gone'),
+    refused('/protected/*'),
+    { match: { path: '/office*' }, mode: 'off' },
+  ])
+  t.same(config.routes[3], refused('/no*'))
+  t.match(notes, [
+    /"satisfy" is not/,
+    /"deny" is not/,
+    /"auth_basic" is not imported: what nginx refuses/,
+    /X-Accel-Redirect/,
+    /"deny all"/,
+  ])
+  const behind = imported(served(`location /protected/ { internal; ${PASS} }`), 'http://127.0.0.1:8081')
+  t.notOk(behind.text.includes('refuse'), 'nginx behind shaper refuses itself')
+})
+
+t.test('named locations are followed, or told with their zone', async t => {
+  const http = 'limit_req_zone $remote_addr zone=strict:1m rate=1r/s;'
+  const named =
+    'location @api { limit_req zone=strict burst=5; proxy_pass http://127.0.0.1:9001; proxy_set_header Host $host; }'
+  const { config, notes } = imported(
+    served(`${named} location /api/ { try_files $uri @api; } location /x { ${PASS} }`, http),
+  )
+  t.same(config.routes[0], {
+    match: { path: '/api/*' },
+    mode: 'shape',
+    buckets: ['strict'],
+    upstream: 'http://127.0.0.1:9001',
+  })
+  t.notOk(notes.some(each => each.includes('@api')))
+  const own = imported(
+    served(
+      `${named} location /api/ { limit_req zone=api burst=9; try_files $uri @api; } location /x { ${PASS} }`,
+      http,
+    ),
+  )
+  t.match(
+    own.config.routes[0],
+    { buckets: ['api'], upstream: 'http://127.0.0.1:9001' },
+    'one limit_req of a request counts',
+  )
+  const lost = imported(served(`${named} location /api/ { error_page 404 = @api; ${PASS} }`, http))
+  t.ok(
+    lost.notes.some(each =>
+      /"location @api" is left out, with "limit_req zone=strict burst=5", "proxy_pass/.test(each),
+    ),
+  )
+})
+
+t.test('one note for each thing that has no words here', async t => {
+  for (const [name, conf, ...wanted] of [
+    ['old TLS', served('').replace('8080;', '443; ssl on; ssl_certificate a.pem; ssl_certificate_key a.key;')],
+    [
+      'ports',
+      served('').replace('8080;', '8080; listen 8000-8010;'),
+      /"8000-8010" is left out: shaper listens on one port/,
+    ],
+    [
+      'Lua',
+      served('access_by_lua_block { if x == "}" then --[[ } ]] y = [==[ } ]==] end -- }\n }'),
+      /"access_by_lua_block" is not imported: what nginx refuses/,
+    ],
+    ['include', `${served('')} include /nowhere/*.conf;`, /include "\/nowhere\/\*.conf" names no file here/],
+    ['stream', `stream { server { limit_conn s 3; } } ${served('')}`, /"stream" is not imported/],
+    ['444', served('limit_req_status 444; limit_req zone=api;'), /"limit_req_status 444" closes the connection/],
+    [
+      'Tengine',
+      served('location /t { limit_req zone=api forbid_action=@t; } location /off { limit_req off; }'),
+      /"forbid_action=@t" is left out/,
+      /"location \/off" has no/,
+      /"location \/t" has no/,
+    ],
+    [
+      'a second key',
+      served('', 'limit_req_zone $remote_addr $uri zone=two:1m rate=1r/s;'),
+      /the second key "\$uri" is left out/,
+    ],
+    ['unknown', served('frobnicate on;'), /"frobnicate" is not imported: shaper has nothing like it/],
+    [
+      'a guard',
+      served('error_page 404 /x; js_access main.check;'),
+      /"js_access" is not imported: what nginx refuses/,
+      /"error_page" is not imported/,
+    ],
+    ['an if', served('if ($arg_x) { return 403; }'), /"if" is not imported: what nginx refuses/],
+    [
+      'headers',
+      served('proxy_set_header Upgrade $http_upgrade; proxy_set_header X-Real-IP $remote_addr;'),
+      /"proxy_set_header X-Real-IP"/,
+    ],
+    ['harmless', served('sendfile on; tcp_nopush on; keepalive_timeout 65; proxy_buffers 8 16k;')],
+  ] as [string, string, ...RegExp[]][]) {
+    const { notes, config } = imported(conf)
+    t.match(notes, wanted, name)
+    t.equal(notes.length, wanted.length, name)
+    if (name === 'old TLS') t.match(config.listen, { address: '0.0.0.0:443', tls: { cert: 'a.pem' } })
+  }
+})
+
+t.test('names of groups in expressions', async t => {
+  const { config } = imported(served(`location ~ ^/(?<user>\\w+)/ { ${PASS} }`))
+  t.match(config.routes[0], { match: { path: '~ ^/(?<user>\\w+)/' } })
+})
+
 t.test('timeouts are imported; each other directive is told once', async t => {
   const { settings, notes } = imported(
     served(
@@ -567,7 +636,14 @@ t.test('timeouts are imported; each other directive is told once', async t => {
   )
   t.match(settings.routes[0]!.upstream, { responseTimeout: 90_000, connectTimeout: 60_500 })
   const names = notes.map(each => /: "(.*?)" is not imported/.exec(each)?.[1])
-  const own = ['proxy_set_header', 'proxy_buffering', 'error_page', 'proxy_next_upstream', 'proxy_request_buffering']
+  const own = [
+    'proxy_set_header X',
+    'proxy_set_header X-Real-IP',
+    'proxy_buffering',
+    'error_page',
+    'proxy_next_upstream',
+    'proxy_request_buffering',
+  ]
   t.same(names.sort(), [...own, 'least_conn', 'max_fails', 'keepalive', 'listen ... http2'].sort())
 })
 

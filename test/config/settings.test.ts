@@ -47,6 +47,7 @@ t.test('the smallest valid file gets every default', async t => {
         patience: 'auto',
         priority: 3,
         dryRun: false,
+        refuse: false,
         explain: false,
         coalesce: false,
         appointments: false,

@@ -29,6 +29,7 @@ export function crossCheck(config: PartialConfig): Finding[] {
       ...costedBuckets(route, index, config),
       ...costs(route, index, config),
       ...appointmentFaults(route, index),
+      ...refusalFaults(route, index),
       ...pageFaults(route, index),
     ]),
   ]
@@ -38,6 +39,12 @@ function appointmentFaults({ appointments, mode }: PartialRoute, index: number):
   if (!appointments || mode !== 'off') return []
   const path = ['routes', index, 'appointments']
   return [{ path, message: 'mode "off" rejects nothing; remove it, or use "shape" or "meter"' }]
+}
+
+function refusalFaults({ refuse, mode }: PartialRoute, index: number): Finding[] {
+  if (!refuse || mode === undefined || mode === 'off') return []
+  const message = `mode "${mode}" forwards requests, and "refuse" forwards none; write "mode": "off" beside it`
+  return [{ path: ['routes', index, 'refuse'], message }]
 }
 
 function pageFaults({ hasPage, mode }: PartialRoute, index: number): Finding[] {

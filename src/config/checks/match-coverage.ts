@@ -5,6 +5,7 @@ import {
   createPathMatcher,
   expressionOf,
   type PathMatcher,
+  partsOf,
   spelledPattern,
   withOtherEnd,
 } from '../../http/matching/path-pattern.js'
@@ -26,13 +27,33 @@ export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
   )
 }
 
+/** A part of the pattern of a path. */
+type PathPart = Required<Pick<MatchSettings, 'path' | 'normalise'>>
+
+/** By match: the same parts each time, as to read an expression takes longer than to use it. */
+const parts = new WeakMap<MatchSettings, readonly PathPart[]>()
+
+function partsOfMatch(match: MatchSettings): readonly PathPart[] {
+  const { path = '*', normalise = [] } = match
+  const known = parts.get(match) ?? partsOf(path).map(part => ({ path: part, normalise }))
+  parts.set(match, known)
+  return known
+}
+
 function coversPath(wide: MatchSettings, narrow: MatchSettings): boolean {
   const { path = '*', normalise = [] } = wide
-  const { path: narrowPath = '*', normalise: ownNormalise = [] } = narrow
+  const { normalise: ownNormalise = [] } = narrow
   if (path === '*' || path === '/*') return true
   // Parameters that only one of both leaves out may hide what tells their paths apart.
   if (normalise.includes('params') !== ownNormalise.includes('params')) return false
   if (!ownNormalise.every(each => normalise.includes(each))) return false
+  return partsOfMatch(wide).every(part => partsOfMatch(narrow).some(own => coversPart(part, own)))
+}
+
+/** Whether a part of a pattern accepts every path that a part of another one accepts. */
+function coversPart(wide: PathPart, narrow: PathPart): boolean {
+  const { path, normalise } = wide
+  const { path: narrowPath, normalise: ownNormalise } = narrow
   const expression = expressionOf(path)
   const ownExpression = expressionOf(narrowPath)
   if (expression !== undefined && expression === ownExpression) {
@@ -50,12 +71,11 @@ function coversPath(wide: MatchSettings, narrow: MatchSettings): boolean {
   return normalise.includes('slash') && !own.endsWith('*') && coversWildcard(pattern, withOtherEnd(own))
 }
 
-/** To read an expression takes longer than to use it. */
-const matchers = new WeakMap<MatchSettings, PathMatcher>()
+const matchers = new WeakMap<PathPart, PathMatcher>()
 
-function matcherOf(match: MatchSettings): PathMatcher {
-  const known = matchers.get(match) ?? createPathMatcher(match.path!, match.normalise)
-  matchers.set(match, known)
+function matcherOf(part: PathPart): PathMatcher {
+  const known = matchers.get(part) ?? createPathMatcher(part.path, part.normalise)
+  matchers.set(part, known)
   return known
 }
 

@@ -45,6 +45,7 @@ export interface PartialRoute {
   readonly namesBuckets: boolean
   readonly cost: CostSettings | undefined
   readonly appointments: boolean
+  readonly refuse: boolean
   /** It names a page of its own. */
   readonly hasPage: boolean
   readonly hasUpstream: boolean
@@ -138,12 +139,13 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
 
 function readRoute(value: unknown, use: ConfigMode): PartialRoute {
   const given = isObject(value) ? value : {}
-  const { name, mode, cost, appointments = false } = validFields(route, given)
+  const { name, mode, cost, appointments = false, refuse = false } = validFields(route, given)
   return {
     name,
     mode,
     cost,
     appointments,
+    refuse,
     hasPage: isObject(given.waitingPage),
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
     namesBuckets: 'buckets' in given,

@@ -1,6 +1,6 @@
 /** Conditions on requests in the form of `match`, and both of two of them. */
 import { ownValue } from '../../core/structures/own-value.js'
-import { expressionOf } from '../../http/matching/path-pattern.js'
+import { expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { covers } from '../checks/match-coverage.js'
 import type { MatchSettings } from '../settings.js'
 
@@ -48,7 +48,29 @@ function bothLists(field: 'ip' | 'method', a: MatchSettings, b: MatchSettings): 
 function bothTexts(field: 'path' | 'host', a: MatchSettings, b: MatchSettings): Joined {
   if (a[field] === undefined && b[field] === undefined) return {}
   if (a[field] === undefined) return ofField(b, field)
-  return b[field] === undefined ? ofField(a, field) : narrower(ofField(a, field), ofField(b, field))
+  if (b[field] === undefined) return ofField(a, field)
+  return (field === 'path' ? bothPaths : narrower)(ofField(a, field), ofField(b, field))
+}
+
+/** A path may have to match several expressions. @throws Inexpressible */
+function bothPaths(a: MatchSettings, b: MatchSettings): Joined {
+  const normalise = a.normalise ?? b.normalise
+  const split = (match: MatchSettings): MatchSettings[] =>
+    partsOf(match.path!).map(path => ({ path, ...(match.normalise !== undefined && { normalise: match.normalise }) }))
+  let kept = split(a)
+  for (const own of split(b)) {
+    if (kept.some(each => covers(own, each))) continue
+    kept = kept.filter(each => !covers(each, own))
+    if (kept.some(each => [each, own].some(isOne) || [each, own].every(isPrefix))) return undefined
+    kept.push(own)
+  }
+  const isExpression = ({ path = '' }: MatchSettings): boolean => path.startsWith('~')
+  const texts = kept.filter(each => !isExpression(each))
+  // What does not count in one path would not count in the other.
+  if (texts.length > 1 || new Set(kept.map(each => JSON.stringify(each.normalise))).size > 1)
+    throw new Inexpressible(`both ${textOf(a)} and ${textOf(b)}`)
+  const path = [...texts, ...kept.filter(isExpression)].map(each => each.path).join(' ')
+  return { path, ...(normalise !== undefined && { normalise }) }
 }
 
 function ofField(match: MatchSettings, field: 'path' | 'host'): MatchSettings {

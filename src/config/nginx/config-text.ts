@@ -26,7 +26,8 @@ function bucketText({ name, place, ...bucket }: ImportedBucket): string {
 function routeText({ match, mode, buckets, dryRun, target, title, place }: ImportedRoute): string {
   const value = {
     ...(Object.keys(match).length > 0 && { match: matchOf(match) }),
-    mode,
+    mode: mode === 'refuse' ? 'off' : mode,
+    ...(mode === 'refuse' && { refuse: true }),
     ...(buckets.length > 0 && { buckets: buckets.map(({ name }) => name) }),
     ...(dryRun && { dryRun }),
     ...(target !== undefined && { upstream: upstreamOf(target) }),

@@ -21,6 +21,8 @@ export interface Directive {
 export interface ImportNote {
   readonly place: SourcePlace
   readonly message: string
+  /** It is about requests that nginx refuses and shaper does not. */
+  readonly isFirst?: boolean
 }
 
 /** The files of a configuration. */
@@ -73,7 +75,9 @@ export function readDirectives(
   const included = ({ args, place }: Directive, depth: number): Directive[] => {
     const [pattern = ''] = args
     if (depth > MOST_INCLUDES) throw new NginxSyntaxError(place, `includes itself: ${pattern}`)
-    return matchingFiles(pathFrom(folder, pattern), files).flatMap(name => {
+    const found = matchingFiles(pathFrom(folder, pattern), files)
+    if (found.length === 0) notes.push({ place, message: `include "${pattern}" names no file here` })
+    return found.flatMap(name => {
       try {
         return ofFile(name, depth)
       } catch (error) {
@@ -116,6 +120,8 @@ function segmentExpression(segment: string): RegExp {
 const SPACE = /[ \t\r\n]+|#[^\n]*/y
 const QUOTED = /"((?:[^"\\]|\\[\s\S])*)"|'((?:[^'\\]|\\[\s\S])*)'/y
 const WORD = /(?:\\[\s\S]|\$\{|[^\s;{\\])+/y
+/** Comments and texts of Lua, in which braces do not count, or one character. */
+const LUA_TOKEN = /(?:--)?\[(=*)\[[\s\S]*?\]\1\]|--[^\n]*|"(?:[^"\\\n]|\\[\s\S])*"|'(?:[^'\\\n]|\\[\s\S])*'|[\s\S]/y
 const ESCAPES: Readonly<Record<string, string>> = { t: '\t', r: '\r', n: '\n' }
 
 class BlockReader {
@@ -157,7 +163,7 @@ class BlockReader {
     this.#at += 1
     if (mark === ';') return { name, args, place }
     if (mark !== '{') throw new NginxSyntaxError(place, `"${name}" has no ";" at its end`)
-    if (name.endsWith('_by_lua_block')) this.#skipBraces(place)
+    if (name.endsWith('_by_lua_block')) this.#skipLua(place)
     this.#depth += 1
     if (this.#depth > MOST_BLOCKS) throw new NginxSyntaxError(place, `more than ${MOST_BLOCKS} blocks in one another`)
     const block = name.endsWith('_by_lua_block') ? [] : this.#directives()
@@ -193,12 +199,14 @@ class BlockReader {
   }
 
   /** Moves to the `}` that ends a block of Lua. */
-  #skipBraces(place: SourcePlace): void {
-    for (let open = 0; this.#at < this.#text.length; this.#at += 1) {
-      const character = this.#text[this.#at]
-      if (character === '{') open += 1
-      if (character === '}' && open === 0) return
-      if (character === '}') open -= 1
+  #skipLua(place: SourcePlace): void {
+    for (let open = 0; this.#at < this.#text.length; ) {
+      LUA_TOKEN.lastIndex = this.#at
+      const [token] = LUA_TOKEN.exec(this.#text)!
+      if (token === '{') open += 1
+      if (token === '}' && open === 0) return
+      if (token === '}') open -= 1
+      this.#at += token.length
     }
     throw new NginxSyntaxError(place, 'this block has no "}" at its end')
   }

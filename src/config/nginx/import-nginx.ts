@@ -9,15 +9,15 @@ import { type Directive, type ImportNote, type NginxFiles, readDirectives, type 
 import { type Limit, Zones } from './limits.js'
 import { type ImportedListen, listenOf, trustedOf } from './listen.js'
 import { type Host, hostsOf, type Location, locationsOf } from './locations.js'
-import { notesOfOthers, tellBehind } from './other-directives.js'
 import { dependsOnEscapes } from './paths.js'
 import { type Scopes, settingOf } from './scopes.js'
-import { returnOf, type Target, Targets } from './upstreams.js'
+import { refusalOf, returnOf, type Target, Targets } from './upstreams.js'
 import { type Case, Variables } from './variables.js'
+import { notesOfOthers, tellBehind } from './vocabulary.js'
 
 export interface ImportedRoute {
   readonly match: MatchSettings
-  readonly mode: 'shape' | 'meter' | 'off'
+  readonly mode: 'shape' | 'meter' | 'off' | 'refuse'
   readonly buckets: readonly ImportedBucket[]
   readonly dryRun: boolean
   /** Undefined: that of all. */
@@ -74,7 +74,8 @@ export function importNginx(
   const imported = [...http.filter(({ name }) => name !== 'server'), ...servers]
   if (own === undefined) {
     reader.tellStrays(target)
-    notes.push(...notesOfOthers(imported))
+    const outside = http === directives ? [] : directives.filter(({ name }) => name !== 'http')
+    notes.push(...notesOfOthers([...outside, ...imported]))
   } else tellBehind(imported, notes)
   if (!routes.some(({ buckets }) => buckets.length > 0)) {
     notes.push({ place: { file, line: 1 }, message: 'there is no limit_req and no limit_conn that could be imported' })
@@ -138,20 +139,49 @@ class RouteReader {
   routesOf({ host, server }: Host): ImportedRoute[] {
     const { notes, own } = this.#options
     const serverName = settingOf([server.block ?? []], 'server_name') ?? ''
-    return locationsOf(server, this.#http, notes).flatMap(location => {
-      const target = own ?? this.#targets.targetOf(location)
-      const match = { ...(host !== undefined && { host }), ...location.match }
+    const { locations, named } = locationsOf(server, this.#http, notes)
+    const followed = new Set<Place>()
+    const routes = locations.flatMap(({ match: ofPath, ...location }) => {
+      const match = { ...(host !== undefined && { host }), ...ofPath }
+      const path = pathThrough(location, named)
+      for (const each of path.slice(1)) followed.add(each)
+      const { title, place } = location
+      if (own === undefined && this.#isRefused(location)) {
+        return [{ match, mode: 'refuse' as const, buckets: [], dryRun: false, target: undefined, title, place }]
+      }
+      const target = own ?? this.#targets.targetOf({ ...location, scopes: path.at(-1)!.scopes })
       const cases =
         returnOf(location) === undefined
-          ? this.#casesOf(location, { match, serverName })
+          ? this.#casesOf(path, { match, serverName })
           : [{ match, mode: 'off' as const, buckets: [], dryRun: false }]
-      return cases.map(each => ({
-        ...each,
-        target,
-        title: location.title,
-        place: location.place,
-      }))
+      return cases.map(each => ({ ...each, target, title, place }))
     })
+    for (const [name, location] of named) if (!followed.has(location)) this.#tellNamed(name, location)
+    return routes
+  }
+
+  /** Whether nginx refuses all requests of a place. */
+  #isRefused({ title, scopes }: Pick<Location, 'title' | 'scopes'>): boolean {
+    const refusal = refusalOf(scopes)
+    if (refusal === undefined) return false
+    const { name, args, place } = refusal
+    const isInternal = name === 'internal'
+    if (isInternal || (args[0] !== '404' && name === 'return') || name === 'deny') {
+      const message = isInternal
+        ? `"${title}" is for redirects within nginx (X-Accel-Redirect, error_page): here it answers 404. If an upstream sends X-Accel-Redirect, keep nginx behind shaper (--upstream)`
+        : `"${title}" has ${quote([name, ...args].join(' '))}: here it answers 404`
+      this.#options.notes.push({ place, message })
+    }
+    return true
+  }
+
+  /** A location that only what is not imported leads to. */
+  #tellNamed(name: string, { place, scopes }: Location): void {
+    const [block = []] = scopes
+    const lost = block.filter(each => /^limit_(?:req|conn)$|_pass$/.test(each.name))
+    const what = lost.map(each => quote([each.name, ...each.args].join(' '))).join(', ')
+    const message = `"location ${name}" is left out${what && `, with ${what}`}: no "try_files" leads to it`
+    this.#options.notes.push({ place, message })
   }
 
   tellStrays(target: Target): void {
@@ -160,11 +190,12 @@ class RouteReader {
 
   /** The routes of a location: one for each combination of the cases of its limits. */
   #casesOf(
-    { scopes, place }: Location,
+    path: readonly Place[],
     { match, serverName }: { match: MatchSettings; serverName: string },
   ): Pick<ImportedRoute, 'match' | 'mode' | 'buckets' | 'dryRun'>[] {
+    const { scopes, place } = path[0]!
     // The name of a server is the same for all of its requests, whatever their Host is.
-    const limits = this.#zones.limitsOf(scopes).map(limit => {
+    const limits = this.#zones.limitsOf(path.map(each => each.scopes)).map(limit => {
       const key = limit.zone.key.replace(/\$server_name\b|\$\{server_name\}/g, () => serverName)
       return { ...limit, zone: { ...limit.zone, key } }
     })
@@ -274,6 +305,19 @@ function modeOf(limits: readonly Limit[]): ImportedRoute['mode'] {
   return limits.some(({ zone, undelayed }) => zone.kind === 'rate' && undelayed < Infinity) ? 'shape' : 'meter'
 }
 
+/** Locations that a request passes: the one that it is in, and those that `try_files` leads to. */
+type Place = Pick<Location, 'scopes' | 'place'>
+
+function pathThrough(location: Place, named: ReadonlyMap<string, Location>): [Place, ...Location[]] {
+  const path: [Place, ...Location[]] = [location]
+  for (;;) {
+    const [block = []] = path.at(-1)!.scopes
+    const next = named.get(block.find(({ name }) => name === 'try_files')?.args.at(-1) ?? '')
+    if (next === undefined || path.includes(next)) return path
+    path.push(next)
+  }
+}
+
 function outcomeOf({ mode, buckets, dryRun, target }: ImportedRoute): string {
   return JSON.stringify([mode, buckets.map(({ name }) => name), dryRun, target])
 }
@@ -332,8 +376,10 @@ function mostFrequent(routes: readonly ImportedRoute[]): Target | undefined {
   return [...counts.values()].sort((a, b) => b.count - a.count)[0]?.target
 }
 
-/** Each note once, in the order of the files. */
+/** Each note once: what lets requests through first, then in the order of the files. */
 function inOrder(notes: readonly ImportNote[], files: readonly string[]): ImportNote[] {
   const once = [...new Map(notes.map(note => [JSON.stringify(note), note])).values()]
-  return once.sort((a, b) => files.indexOf(a.place.file) - files.indexOf(b.place.file) || a.place.line - b.place.line)
+  const rank = ({ isFirst }: ImportNote): number => (isFirst ? 0 : 1)
+  const fileOf = ({ place }: ImportNote): number => files.indexOf(place.file)
+  return once.sort((a, b) => rank(a) - rank(b) || fileOf(a) - fileOf(b) || a.place.line - b.place.line)
 }

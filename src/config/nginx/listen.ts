@@ -90,17 +90,21 @@ function hasLimits(block: readonly Directive[] = []): boolean {
 function listensOf(server: Directive, notes: ImportNote[]): WrittenListen[] {
   const listens = (server.block ?? []).filter(({ name }) => name === 'listen')
   if (listens.length === 0) return [{ server, place: server.place, address: ANYWHERE, args: [], isTls: false }]
+  // The old form of "listen ... ssl".
+  const isTls = settingOf([server.block ?? []], 'ssl') === 'on'
   return listens.flatMap(({ args, place }) => {
-    const address = addressOf(args[0] ?? '')
-    if (address !== undefined) return [{ server, place, address, args, isTls: args.includes('ssl') }]
-    notes.push({ place, message: 'shaper listens on TCP only: left out' })
+    const [text = ''] = args
+    const address = addressOf(text)
+    if (address !== undefined) return [{ server, place, address, args, isTls: isTls || args.includes('ssl') }]
+    const why = text.startsWith('unix:') ? 'shaper listens on TCP only' : 'shaper listens on one port'
+    notes.push({ place, message: `${quote(text)} is left out: ${why}` })
     return []
   })
 }
 
-/** Undefined: a socket of Unix. */
+/** Undefined: a socket of Unix, or a range of ports. */
 function addressOf(text: string): string | undefined {
-  if (text.startsWith('unix:')) return undefined
+  if (/^unix:|(?:^|:)\d+-\d+$/.test(text)) return undefined
   if (/^\d+$/.test(text)) return `0.0.0.0:${text}`
   const [, host = '', port = '80'] = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(text) ?? []
   return `${host === '*' || host === '' ? '0.0.0.0' : host}:${port}`

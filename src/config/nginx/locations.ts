@@ -18,96 +18,167 @@ export interface Location {
   readonly place: SourcePlace
 }
 
+type Kind = '=' | '^~' | '~' | '~*' | '@' | ''
+
+/** A location as it is written, with those inside it. */
 interface Written extends Location {
-  readonly kind: '=' | '^~' | '~' | ''
+  readonly kind: Kind
   readonly text: string
+  readonly exact: readonly Written[]
+  /** The longest first. */
+  readonly prefixes: readonly Written[]
+  readonly expressions: readonly Written[]
 }
 
-/** The locations of a server, and the server itself for the requests that are in none. */
-export function locationsOf(server: Directive, http: readonly Directive[], notes: ImportNote[]): Location[] {
+/** The locations of a server. */
+export interface ServerLocations {
+  /** The first whose `match` fits is the one that nginx takes. The last is the server itself, for requests in none. */
+  readonly locations: readonly Location[]
+  /** Those that only redirects within nginx reach, by name: `@name`. */
+  readonly named: ReadonlyMap<string, Location>
+}
+
+/**
+ * nginx looks for the longest prefix, inside it for the longest of those in it, and so on. Then it asks the regular expressions
+ * of each block around, the innermost block first. A block whose longest prefix has `^~` is left out. So the expressions of
+ * the blocks around a prefix with locations inside, or with `^~`, are written again for the paths of that prefix alone, and
+ * before them all longer prefixes that begin with it. Compared with nginx itself in test/cli/import-locations.test.ts.
+ */
+export function locationsOf(server: Directive, http: readonly Directive[], notes: ImportNote[]): ServerLocations {
   const scopes: Scopes = [server.block ?? [], http]
-  const outside = { match: {}, scopes }
-  const all = written(outside, notes)
-  const hasRoot = all.some(({ kind, text }) => kind !== '=' && kind !== '~' && text === '/')
+  const { named, ...inside } = insideOf(scopes, notes)
   const rest: Location = { title: 'server', match: {}, prefix: undefined, scopes, place: server.place }
-  return [...ordered(all, notes), ...(hasRoot ? [] : [rest])]
+  const root: Written = { ...rest, kind: '', text: '', ...inside }
+  const reader = new LocationOrder(notes)
+  const ordered = reader.ofBlock(root, { within: {}, after: [] })
+  reader.tellUnreached(root)
+  const hasRoot = root.prefixes.some(({ text }) => text === '/')
+  return { locations: [...ordered, ...(hasRoot ? [] : [rest])], named }
 }
 
-function written(outer: { match: MatchSettings; scopes: Scopes }, notes: ImportNote[]): Written[] {
-  const locations = outer.scopes[0]!.filter(({ name }) => name === 'location')
-  return locations.flatMap(directive => {
-    const { args, place, block = [] } = directive
-    const [kind, text] = readArguments(args)
-    const title = `location ${args.join(' ')}`
-    const match = matchWithin(outer.match, { kind, text, title, place }, notes)
-    if (match === undefined) return []
-    const inner = { match, scopes: [block, ...outer.scopes] }
-    const prefix = kind.startsWith('~') || kind === '=' ? undefined : text
-    return [{ ...inner, title, place, prefix, text, kind: kind === '~*' ? '~' : kind }, ...written(inner, notes)]
-  })
-}
+type Inside = Pick<Written, 'exact' | 'prefixes' | 'expressions'> & { readonly named: ReadonlyMap<string, Location> }
 
-/** Undefined: no request is in the location, or none that a route could match. */
-function matchWithin(
-  outer: MatchSettings,
-  { kind, text, title, place }: { kind: string; text: string; title: string; place: SourcePlace },
-  notes: ImportNote[],
-): MatchSettings | undefined {
-  // A named one is for redirects within nginx.
-  if (text.startsWith('@')) return undefined
-  try {
-    return both(outer, matchOf(kind, text))
-  } catch (error) {
-    if (!(error instanceof Inexpressible)) throw error
-    notes.push({
-      place,
-      message: `"${title}" is left out (${error.message}): its requests are in the next one that fits`,
-    })
-    return undefined
+function insideOf(scopes: Scopes, notes: ImportNote[]): Inside {
+  const all = scopes[0]!.filter(({ name }) => name === 'location').flatMap(each => written(each, scopes, notes))
+  const ofKind = (...kinds: Kind[]): Written[] => all.filter(({ kind }) => kinds.includes(kind))
+  return {
+    exact: ofKind('='),
+    prefixes: ofKind('', '^~').sort((a, b) => b.text.length - a.text.length),
+    expressions: ofKind('~', '~*'),
+    named: new Map(ofKind('@').map(each => [each.text, each])),
   }
 }
 
-function readArguments(args: readonly string[]): ['=' | '^~' | '~' | '~*' | '', string] {
+function written(directive: Directive, outer: Scopes, notes: ImportNote[]): Written[] {
+  const { args, place, block = [] } = directive
+  const [kind, text] = readArguments(args)
+  const title = `location ${args.join(' ')}`
+  const scopes = [block, ...outer]
+  try {
+    const prefix = kind === '' || kind === '^~' ? text : undefined
+    return [{ kind, text, title, place, scopes, prefix, match: matchOf(kind, text), ...insideOf(scopes, notes) }]
+  } catch (error) {
+    tellLost({ title, place }, error, notes)
+    return []
+  }
+}
+
+/** @param error of `matchOf` or `both` */
+function tellLost({ title, place }: Pick<Location, 'title' | 'place'>, error: unknown, notes: ImportNote[]): void {
+  if (!(error instanceof Inexpressible)) throw error
+  const message = `"${title}" is left out (${error.message}): its requests are in the next one that fits`
+  notes.push({ place, message })
+}
+
+function readArguments(args: readonly string[]): [Kind, string] {
   const [first = '', second] = args
-  if (second !== undefined) return [first as '=', second]
+  if (second !== undefined) return [first as Kind, second]
   // The space may be left out.
   const [, kind = '', text = ''] = /^(=|\^~|~\*|~|)(.*)$/s.exec(first) ?? []
-  return [kind as '=', text]
+  return [text.startsWith('@') ? '@' : (kind as Kind), text]
 }
 
 /** @throws Inexpressible */
-function matchOf(kind: string, text: string): MatchSettings {
+function matchOf(kind: Kind, text: string): MatchSettings {
+  if (kind === '@') return {}
   if (kind.startsWith('~')) {
     const fault = expressionFault(text)
     if (fault !== undefined) throw new Inexpressible(`this expression takes more than linear time (${fault})`)
-    return { path: `~ ${encodedExpression(text)}`, ...(kind === '~*' && { normalise: ['case'] as const }) }
+    return { path: `~ ${kind === '~*' ? '(?i)' : ''}${encodedExpression(text)}` }
   }
   const path = encodedPath(text)
   if (kind === '=') return { path }
   return path === '/' ? {} : { path: `${path}*` }
 }
 
-/**
- * Exact ones first. The longest prefix with `^~` goes before expressions, these in the order of the file, and then the longest
- * prefix.
- */
-function ordered(all: readonly Written[], notes: ImportNote[]): Location[] {
-  const longestFirst = (list: Written[]): Written[] => list.sort((a, b) => b.text.length - a.text.length)
-  const ofKind = (kind: Written['kind']): Written[] => all.filter(each => each.kind === kind)
-  const expressions = ofKind('~')
-  const final = ofKind('^~')
-  // The longer one of both is asked first.
-  const isInside = ({ text }: Written): boolean => final.some(other => text.startsWith(other.text))
-  for (const each of expressions.length > 0 ? ofKind('').filter(isInside) : []) {
-    const message = `"${each.title}" is inside one with "^~": here it goes before regular expressions, too`
-    notes.push({ place: each.place, message })
+interface Around {
+  /** The requests that come here. */
+  readonly within: MatchSettings
+  /** The expressions of the blocks around, in the order in which nginx asks them. */
+  readonly after: readonly Written[]
+}
+
+class LocationOrder {
+  readonly #notes: ImportNote[]
+  readonly #reached = new Set<SourcePlace>()
+
+  constructor(notes: ImportNote[]) {
+    this.#notes = notes
   }
-  return [
-    ...ofKind('='),
-    ...longestFirst([...final, ...ofKind('').filter(isInside)]),
-    ...expressions,
-    ...longestFirst(ofKind('').filter(each => !isInside(each))),
-  ]
+
+  /** All inside a block, without the block itself. */
+  ofBlock(block: Written, { within, after }: Around): Location[] {
+    const { exact, prefixes, expressions } = block
+    const decide = prefixes.filter(each => each.kind === '^~' || hasInside(each))
+    const isEarly = ({ text }: Written): boolean => decide.some(other => text.startsWith(other.text))
+    return [
+      ...exact.flatMap(each => this.#only(each, within)),
+      ...prefixes.filter(isEarly).flatMap(each => {
+        const asked = each.kind === '^~' ? after : [...expressions, ...after]
+        return this.#whole(each, { within, after: asked })
+      }),
+      ...[...expressions, ...after].flatMap(each => this.#whole(each, { within, after: [] })),
+      ...prefixes.filter(each => !isEarly(each)).flatMap(each => this.#only(each, within)),
+    ]
+  }
+
+  /** Tells of locations that no request is in. */
+  tellUnreached({ exact, prefixes, expressions }: Written): void {
+    for (const each of [...exact, ...prefixes, ...expressions]) {
+      if (!this.#reached.has(each.place)) {
+        this.#notes.push({
+          place: each.place,
+          message: `"${each.title}" is left out: no request is in it, or the one around it is left out`,
+        })
+      }
+      this.tellUnreached(each)
+    }
+  }
+
+  /** A location, and before it those inside. */
+  #whole(location: Written, { within, after }: Around): Location[] {
+    const [own] = this.#only(location, within)
+    return own === undefined ? [] : [...this.ofBlock(location, { within: own.match, after }), own]
+  }
+
+  /** A location without those inside. None: no request is in it, or no route could match them. */
+  #only(location: Written, within: MatchSettings): Location[] {
+    const { match, title, prefix, scopes, place } = location
+    try {
+      const found = both(within, match)
+      if (found === undefined) return []
+      this.#reached.add(place)
+      return [{ match: found, title, prefix, scopes, place }]
+    } catch (error) {
+      this.#reached.add(place)
+      tellLost(location, error, this.#notes)
+      return []
+    }
+  }
+}
+
+function hasInside({ exact, prefixes, expressions }: Written): boolean {
+  return exact.length + prefixes.length + expressions.length > 0
 }
 
 export interface Host {

@@ -2,7 +2,7 @@
  * Paths in the spelling in which shaper compares them. nginx decodes paths before it compares them; here only letters, digits
  * and `-._~` are decoded.
  */
-import { expressionOf } from '../../http/matching/path-pattern.js'
+import { expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { Inexpressible } from './conditions.js'
 
 /** The path of a decoded text. @throws Inexpressible */
@@ -15,7 +15,9 @@ export function encodedPath(text: string): string {
 export function encodedExpression(source: string): string {
   if (/\[[^\]]*[^\x21-\x7e][^\]]*\]/.test(source))
     throw new Inexpressible('paths have "%20" for a space, which is no character')
-  return source.replace(/(?:\\(?= ))?[^\x21-\x7e]|(?<!\\)[%"<>]/gu, character => {
+  // The "<" and ">" of a group's name stay.
+  return source.replace(/\(\?P?<\w+>|(?:\\(?= ))?[^\x21-\x7e]|(?<!\\)[%"<>]/gu, character => {
+    if (character.startsWith('(')) return character
     const code = encoded(character.slice(-1) === ' ' ? ' ' : character)
     return `(?:${code})`
   })
@@ -27,6 +29,10 @@ function encoded(text: string): string {
 
 /** Whether a character that may be escaped tells whether a path matches: `/api%2Fx` is no `/api/x` here. */
 export function dependsOnEscapes(pattern: string): boolean {
+  return partsOf(pattern).some(partDependsOnEscapes)
+}
+
+function partDependsOnEscapes(pattern: string): boolean {
   const expression = expressionOf(pattern)
   if (expression === undefined) return /[/:@!$&'()+,;=]/.test(pattern.slice(1))
   const inner = expression.replace(/^\^?\//, '').replace(/\\[.~_-]|\(\?\w*:?/g, '')

@@ -3,7 +3,7 @@ import { ownValue } from '../../core/structures/own-value.js'
 import { quote } from '../messages.js'
 import type { Directive, ImportNote } from './directives.js'
 import type { Location } from './locations.js'
-import { inherited } from './scopes.js'
+import { inherited, type Scopes, settingOf } from './scopes.js'
 
 export interface Target {
   readonly url: string
@@ -11,6 +11,7 @@ export interface Target {
   /** As in our file. Absent: as `upstream` has it without. */
   readonly connectTimeout?: string
   readonly responseTimeout?: string
+  readonly idleTimeout?: string
 }
 
 /** What answers requests where nothing is proxied. */
@@ -31,7 +32,7 @@ export class Targets {
   }
 
   /** Where a location sends its requests. Undefined: not to an HTTP server. */
-  targetOf(location: Location): Target | undefined {
+  targetOf(location: Omit<Location, 'match'>): Target | undefined {
     const [block = []] = location.scopes
     const pass = block.find(({ name }) => name === 'proxy_pass')
     const returned = returnOf(location)
@@ -53,7 +54,8 @@ export class Targets {
       url,
       hostHeader: this.#hostHeader(location),
       ...(connectTimeout !== undefined && { connectTimeout }),
-      ...(responseTimeout !== undefined && { responseTimeout }),
+      // nginx waits that long between two reads.
+      ...(responseTimeout !== undefined && { responseTimeout, idleTimeout: responseTimeout }),
     }
   }
 
@@ -66,7 +68,7 @@ export class Targets {
     this.#strays.push({ place, message })
   }
 
-  #timeOf({ scopes }: Location, name: string): string | undefined {
+  #timeOf({ scopes }: Pick<Location, 'scopes'>, name: string): string | undefined {
     const [found] = inherited(scopes, name)
     if (found === undefined) return undefined
     const time = durationOf(found.args[0] ?? '')
@@ -74,7 +76,7 @@ export class Targets {
     return time
   }
 
-  #urlOf(pass: Directive, { prefix, title }: Location): string | undefined {
+  #urlOf(pass: Directive, { prefix, title }: Omit<Location, 'match'>): string | undefined {
     const [text = ''] = pass.args
     const [, scheme = '', authority = '', path = ''] = /^(https?):\/\/([^/$]+)(\/[^$]*)?$/.exec(text) ?? []
     if (scheme === '' || authority.startsWith('unix:')) {
@@ -108,7 +110,7 @@ export class Targets {
   }
 
   /** nginx sends the name in `proxy_pass` unless it is told another. */
-  #hostHeader({ scopes }: Location): Target['hostHeader'] {
+  #hostHeader({ scopes }: Pick<Location, 'scopes'>): Target['hostHeader'] {
     const set = inherited(scopes, 'proxy_set_header').find(({ args }) => args[0]?.toLowerCase() === 'host')
     const value = set?.args[1]
     if (
@@ -127,10 +129,23 @@ export class Targets {
 }
 
 /** The `return` that answers all requests of a place: its own one, or that of its server. */
-export function returnOf({ scopes }: Location): Directive | undefined {
+export function returnOf({ scopes }: Pick<Location, 'scopes'>): Directive | undefined {
   const [block = []] = scopes
   const server = scopes.at(-2) ?? []
   return [...block, ...server].find(({ name }) => name === 'return')
+}
+
+/** What makes nginx refuse all requests of a place. Undefined: nothing does. */
+export function refusalOf(scopes: Scopes): Directive | undefined {
+  const [internal] = inherited(scopes, 'internal')
+  const returned = returnOf({ scopes })
+  if (internal !== undefined) return internal
+  if (returned !== undefined) return /^4\d\d$/.test(returned.args[0] ?? '') ? returned : undefined
+  // The first rule that fits counts.
+  const rules = scopes.map(each => each.filter(({ name }) => name === 'allow' || name === 'deny'))
+  const [first] = rules.find(each => each.length > 0) ?? []
+  const isOptional = settingOf(scopes, 'satisfy') === 'any'
+  return first?.name === 'deny' && first.args[0] === 'all' && !isOptional ? first : undefined
 }
 
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }

@@ -3,7 +3,7 @@ import * as z from 'zod'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { parseJsonPath } from '../../http/figures/json-path.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
-import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
+import { expressionFault, expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { hint, nearest, quote, type RefusedValue, wants } from '../messages.js'
 import { headerName } from '../read-values.js'
 import type { BucketCostSettings, CostSettings } from '../settings.js'
@@ -37,9 +37,11 @@ const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"')
 
 const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
 const path = read(text('a path', PATHS), value => {
-  const expression = expressionOf(value)
-  const fault = expression === undefined ? faultOfPattern(value) : faultOfExpression(value, expression)
-  if (fault !== undefined) throw new RangeError(`${quote(value)} ${fault}`)
+  for (const [place, part] of partsOf(value).entries()) {
+    const expression = expressionOf(part)
+    const fault = expression === undefined ? faultOfPattern(part) : faultOfExpression(part, expression)
+    if (fault !== undefined) throw new RangeError(`${quote(place === 0 ? value : part)} ${fault}`)
+  }
   return value
 })
 
@@ -372,6 +374,7 @@ export const route = object(
     )
       .exactOptional()
       .describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
+    refuse: flag.prefault(false).describe('With "mode": "off": answer 404 and forward nothing, e.g. true.'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),
     coalesce: flag
       .prefault(false)

@@ -1,6 +1,6 @@
 /** Warns of patterns that never match. Header values may be credentials, so a warning names their place only. */
 import { matchingPath } from '../../http/matching/matching-path.js'
-import { expressionOf } from '../../http/matching/path-pattern.js'
+import { expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { misplacedAnchor, requiredText } from '../checks/required-text.js'
 import { quote } from '../messages.js'
 import type { MatchSettings, Settings } from '../settings.js'
@@ -20,9 +20,12 @@ export function patternWarnings({ routes }: Settings): Warning[] {
 }
 
 /** Why no path can match an expression, as far as that is certain. */
-function impossible({ path, normalise = [] }: MatchSettings): string[] {
-  const expression = path === undefined ? undefined : expressionOf(path)
-  if (expression === undefined) return []
+function impossible({ path = '', normalise = [] }: MatchSettings): string[] {
+  const expressions = partsOf(path).flatMap(part => expressionOf(part) ?? [])
+  return expressions.flatMap(expression => impossibleExpression(expression, normalise))
+}
+
+function impossibleExpression(expression: string, normalise: readonly string[]): string[] {
   const { texts, isAtStart } = requiredText(expression)
   const [first = ''] = texts
   const anchor = misplacedAnchor(expression)

@@ -45,7 +45,7 @@ function unreachable({ match }: RouteSettings, index: number, routes: readonly R
 /** Warns where a client that spells an exact path otherwise comes to a route that limits nothing. Many servers take both for one path. */
 function spelledOtherwise(route: RouteSettings, routes: readonly RouteSettings[]): string[] {
   const { path, normalise: _, ...others } = route.match
-  if (route.mode === 'off' || path === undefined || path.startsWith('~') || path.includes('*')) return []
+  if (route.mode === 'off' || path === undefined || /^~|[* ]/.test(path)) return []
   const exact = spelledPattern(path)
   const upper = exact.toUpperCase()
   const found = [
@@ -55,7 +55,7 @@ function spelledOtherwise(route: RouteSettings, routes: readonly RouteSettings[]
     if (spelled === exact || spelled === '') return []
     const place = routes.findIndex(({ match }) => covers(match, { ...others, path: spelled }))
     const taker = routes[place]
-    return taker?.mode === 'off' ? [{ by, spelled, place, name: taker.name }] : []
+    return taker?.mode === 'off' && !taker.refuse ? [{ by, spelled, place, name: taker.name }] : []
   })
   const [first] = found
   if (first === undefined) return []

@@ -1,7 +1,7 @@
 /**
  * Patterns for paths: text in which `*` stands for any text, or `~ ` and a regular expression that may match any part of a
- * path. Both take time that is linear in the path: RE2's automata never go back, while those of JavaScript may take
- * exponential time.
+ * path, or both: `/admin/* ~ \.css$`. All take time that is linear in the path: RE2's automata never go back, while those of
+ * JavaScript may take exponential time.
  */
 import { RE2JS, RE2JSSyntaxException } from 're2js'
 import { matchingPath, pathWithoutParameters } from './matching-path.js'
@@ -20,9 +20,14 @@ export interface RequestPath {
 
 export type PathMatcher = (request: RequestPath) => boolean
 
-/** The expression of a pattern that has one, e.g. `^/v[12]/` of `~ ^/v[12]/`. */
-export function expressionOf(pattern: string): string | undefined {
-  return pattern.startsWith('~') ? pattern.slice(1).trim() : undefined
+/** The parts of a pattern, all of which a path has to match. No path has a space. */
+export function partsOf(pattern: string): string[] {
+  return pattern.split(/ +(?=~ )/)
+}
+
+/** The expression of a part that is one, e.g. `^/v[12]/` of `~ ^/v[12]/`. */
+export function expressionOf(part: string): string | undefined {
+  return part.startsWith('~') ? part.slice(1).trim() : undefined
 }
 
 /** Why a text is no regular expression; undefined: it is one. */
@@ -44,7 +49,8 @@ export function spelledPattern(pattern: string): string {
 /** Reads a valid pattern. */
 export function createPathMatcher(pattern: string, normalise: readonly Normalisation[] = []): PathMatcher {
   const ignoresCase = normalise.includes('case')
-  const test = createTest(pattern, ignoresCase ? 'folded' : 'exact')
+  const tests = partsOf(pattern).map(part => createTest(part, ignoresCase ? 'folded' : 'exact'))
+  const test = tests.length === 1 ? tests[0]! : (path: string) => tests.every(each => each(path))
   const read = normalise.includes('params') ? ofTarget : ofPath
   const spelled: (request: RequestPath) => string = ignoresCase ? request => read(request).toLowerCase() : read
   if (!normalise.includes('slash')) return request => test(spelled(request))
