@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
 import { parseDuration } from '../../core/units.js'
-import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/field-names.js'
+import { FIELDS, type FieldNames, type FieldUse, msOfUnit } from '../../replay/formats/field-names.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { STDIN } from '../../replay/input/log-files.js'
 import { kindOf, limitsOfFile, limitsOfFlags, limitsOfOneFile } from '../../replay/plan/limits-file.js'
@@ -196,6 +196,9 @@ function readFields(given: readonly string[]): FieldNames {
     const [, use = '', name = ''] = /^([a-z]+)=(.+)$/.exec(text) ?? []
     if (!FIELDS.includes(use as FieldUse)) {
       throw new RangeError(`${quoted(text)} names no field; use e.g. ip=remote_addr, with ${FIELDS.join(', ')}`)
+    }
+    if (use === 'unit' && msOfUnit(name) === undefined) {
+      throw new RangeError(`${quoted(name)} is no unit of time; use s, ms, us or ns`)
     }
     fields[use as FieldUse] = name
   }
