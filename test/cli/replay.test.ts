@@ -137,6 +137,9 @@ t.test('two configurations compared, and two reports', async t => {
   t.equal(code, 0, stderr)
   t.match(stdout, /^ +a\.json +b\.json$/m)
   t.match(stdout, /^clients: 0 newly rejected, \d+ no longer; 0 newly delayed, \d+ no longer$/m)
+  const unused = await of(['a.json', 'b.json', FIXTURE, '--field', 'time=when'])
+  t.equal(unused.code, 2)
+  t.match(unused.stderr, /^shaper: --field: time=when has no effect on /)
   const metered = await of(['a.json', 'b.json', 'base.json', FIXTURE, '--json'])
   t.match(JSON.parse(metered.stdout), { a: { delayed: 0, requests: 10_000 }, b: { delayed: 0 } })
   for (const [name, rate] of [
@@ -336,6 +339,32 @@ t.test(
     }
   },
 )
+
+t.test('R11: without a rate, the report of a target is about what it found', async t => {
+  const log = Array.from({ length: 40 }, (_, at) => combined(START + (at >> 1), `192.0.2.${at % 3}`)).join('')
+  const of = async (...args: string[]) => JSON.parse((await replay([...args, '--json'], log)).stdout) as ReplayReport
+  const { sweep, ...found } = await of('--target', 'reject<=0%,p99<=1s')
+  const { rate, capacity, ...outcome } = sweep!.recommended!
+  t.match(found.limits, { rate, capacity, chosen: 'smallest' })
+  const { sweep: _, limits, ...same } = await of('--rate', rate, '--capacity', String(capacity))
+  t.match(limits, { rate, capacity, chosen: undefined })
+  t.same({ ...found, limits }, { ...same, limits }, 'the same figures as a replay of these limits')
+  t.same([found.rejected, found.wait], [outcome.rejected, outcome.wait])
+  const named = await of('--target', 'reject<=0%', '--rate', '7/s')
+  t.match(named.limits, { rate: '7/s', chosen: undefined }, 'a rate that is given is asked for')
+
+  const none = ['--target', 'reject<=0%,max<=1ms', '--sweep', 'rate=1/m|2/m,capacity=1|3']
+  const { limits: largest, notes } = await of(...none)
+  t.match(
+    [largest, notes],
+    [{ rate: '2/m', capacity: 3, chosen: 'largest' }, [/^no rate and capacity within the sweep/]],
+  )
+  for (const args of [none, ['--sweep']]) {
+    const { stdout } = await replay(args, log)
+    t.match(stdout, /^rejected: rate/m)
+    t.notMatch(stdout, /^limits:|^admitted|5\/s, capacity 10/m, 'nobody asked for any limits')
+  }
+})
 
 t.test("the log of a shaper that has run: each request, by the client's key", async t => {
   const config = {

@@ -31,6 +31,8 @@ export interface ReplayReport {
     readonly capacity?: number
     readonly burst?: number
     readonly key?: string
+    /** Where no rate was given: the smallest limits that meet the target, or the largest that were tried. */
+    readonly chosen?: 'smallest' | 'largest'
   }
   readonly lines: number
   /** Records of a shaper's log that are not about a request that reached a bucket. */
@@ -142,6 +144,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
         ...(single.bucket.limits.burst !== undefined && { burst: single.bucket.limits.burst }),
         key,
       }),
+      ...(plan.limits.sought && { chosen: swept?.found === undefined ? 'largest' : 'smallest' }),
     },
     lines: reading.lines,
     skipped: reading.skipped,
