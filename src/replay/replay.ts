@@ -2,15 +2,14 @@
 import { formatKeyPart } from '../config/schema/key.js'
 import type { Settings } from '../config/settings.js'
 import { slackOf } from '../core/bucket/limits.js'
-import type { LineParser } from './formats/line-parser.js'
 import { LogArrivals, type Reading } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
-import { InputError, STDIN } from './input/log-files.js'
+import { InputError } from './input/log-files.js'
 import { Recording } from './input/recording.js'
 import {
-  checkFields,
+  createLogChecks,
   isByAddress,
-  missingFields,
+  limitsAt,
   type Plan,
   type ReplayLimits,
   type Single,
@@ -22,6 +21,7 @@ import type { TargetBucket } from './plan/target.js'
 import { Trial } from './plan/trial.js'
 import {
   createReport,
+  type Findings,
   type LeavingOutcomes,
   type LeavingReport,
   type ReplayReport,
@@ -39,23 +39,6 @@ import { ShaperRun } from './runs/shaper-run.js'
 import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
 import { EXACT, Waits } from './runs/wait-quantiles.js'
 
-/** Clients of one bucket by its key. */
-class KeyDirectory implements Directory {
-  readonly #routes: RouteDirectory
-
-  constructor(routeDirectory: RouteDirectory) {
-    this.#routes = routeDirectory
-  }
-
-  identify(parser: LineParser): number {
-    return this.#routes.kinds[this.#routes.identify(parser)]!.client
-  }
-
-  text(client: number): string {
-    return this.#routes.text(client)
-  }
-}
-
 /** How the requests of a log are told apart, and what they are put through. */
 interface Setup {
   readonly directory: Directory
@@ -65,8 +48,13 @@ interface Setup {
 /** One bucket by itself. */
 function setupOfBucket({ settings }: ReplayLimits, single: Single): Setup {
   const { bucket, cost, route } = single
+  const routes = new RouteDirectory(settings)
+  const byKey: Directory = {
+    identify: parser => routes.kinds[routes.identify(parser)]!.client,
+    text: client => routes.text(client),
+  }
   return {
-    directory: isByAddress(single) ? new AddressDirectory() : new KeyDirectory(new RouteDirectory(settings)),
+    directory: isByAddress(single) ? new AddressDirectory() : byKey,
     createRun: () => new MeterRun(bucket.limits, cost, route.mode === 'meter' ? 'meter' : 'shape'),
   }
 }
@@ -86,12 +74,7 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   const { limits, patience } = plan
   const single = singleFor(plan)
   const { directory, createRun } = single === undefined ? setupOfRoutes(limits) : setupOfBucket(limits, single)
-  const notes = new Set<string>()
-  const begin = (parser: LineParser, log: string): void => {
-    const name = log === STDIN ? 'standard input' : log
-    checkFields(plan.fields ?? {}, parser, name)
-    for (const missing of missingFields(limits, parser, name)) notes.add(missing)
-  }
+  const { notes, begin } = createLogChecks(plan.fields ?? {}, limits)
   const serviceTimes = new Waits()
   const routes = single === undefined ? patientRoutes(limits.settings) : []
   const onServiceTime = (ms: number): void => serviceTimes.add(ms)
@@ -112,9 +95,10 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   const findings = { plan, reading, tally: run.tally, directory }
   if (reading.requests === 0 || recorder === undefined) return createReport({ ...findings, notes: [...notes] })
   if (recorder instanceof Trial) {
-    const bucket = bucketOf(single!, reading)
-    const swept = { bucket, ...(await sweepOver(plan, single!, recorder, createRepeat(arrivals, recorder.recording))) }
-    return createReport({ ...findings, notes: [...notes, ...targetNotes(plan, swept)], swept })
+    const repeat = createRepeat(arrivals, recorder.recording)
+    const swept = { bucket: bucketOf(single!, reading), ...(await sweepOver(plan, single!, recorder, repeat)) }
+    const chosen = limits.sought ? await replayChosen(plan, single!, swept, repeat) : {}
+    return createReport({ ...findings, ...chosen, notes: [...notes, ...targetNotes(plan, swept)], swept })
   }
   const leaving = {
     settings: limits.settings,
@@ -145,7 +129,7 @@ function recorded(run: ReplayRun, recorder: Recording | Trial | undefined) {
   if (recorder === undefined) return { run, recorder, ...(begin && { begin }), arrive: run.arrive.bind(run) }
   const arrive = (at: number, id: number, agent: number): void => {
     run.arrive(at, id, agent)
-    recorder.arrive(at, id)
+    recorder.arrive(at, id, agent)
   }
   return { run, recorder, ...(begin && { begin }), arrive }
 }
@@ -182,9 +166,7 @@ function targetNotes({ target }: Plan, { found, grid }: SweepReport): string[] {
 }
 
 /** Receives recorded arrivals. */
-interface RecordedSink {
-  arrive(at: number, client: number): void
-}
+type RecordedSink = Pick<ReplayRun, 'arrive'>
 
 /** Passes all arrivals to `open()`: from the recording, or by reading the logs again. @throws InputError */
 type Repeat = <T extends RecordedSink>(open: () => T) => Promise<T>
@@ -231,6 +213,20 @@ async function sweepOver(
     outcomes: swept.outcomes(),
     ...(found && { found }),
   }
+}
+
+/** What the report is about where no rate was given: the limits that were found, else the largest that were tried. */
+async function replayChosen(
+  plan: Plan,
+  single: Single,
+  { grid, found }: SweepReport,
+  repeat: Repeat,
+): Promise<Pick<Findings, 'plan' | 'tally'>> {
+  const limits = limitsAt(plan.limits, single, found ?? pointsOf(grid).at(-1)!)
+  const { createRun } = setupOfBucket(limits, singleOf(limits.settings)!)
+  const run = await repeat(() => createRun(undefined))
+  run.end()
+  return { plan: { ...plan, limits }, tally: run.tally }
 }
 
 async function recommend(

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { CommonLogParser } from '../../src/replay/formats/parsers/common-log.js'
 import { JsonParser } from '../../src/replay/formats/parsers/json-lines.js'
 import { readTimestamp } from '../../src/replay/formats/timestamp.js'
 import { bytes, readAll } from './logs.js'
@@ -11,6 +12,7 @@ async function read(lines: string[], options = {}) {
     bad: Object.fromEntries(reading.bad.reasons),
     examples: reading.bad.examples,
     origin: reading.origin,
+    notes: reading.notes,
     requests: seen.map(({ address, method, target, agent, at }) => `${address} ${method} ${target} ${agent} ${at}`),
   }
 }
@@ -32,7 +34,9 @@ t.test('the common and combined formats, with oddities of real logs', async t =>
     '192.0.2.1 - - [17/Mai/2015:10:05:06 +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
     '192.0.2.1 - - [17/May/2015:10:05:7x +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
     '- - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
-    '192.0.2.1 - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" - 5 "-" "a"',
+    '192.0.2.1 - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" - 5 "-" "left"',
+    '192.0.2.1 - - [17/May/2015:10:05:07 +0000] "GET / HTTP/1.1" 2000 5 "-" "a"',
+    ...['b', 'c', 'd'].map(agent => `192.0.2.1 - - [17/May/2015:10:05:08 +0000] "GET / HTTP/1.1" 200 5 "-" "${agent}"`),
     '',
     '\u001b[2J garbage',
   ])
@@ -42,6 +46,8 @@ t.test('the common and combined formats, with oddities of real logs', async t =>
     'host.example.com POST / - 1000',
     '192.0.2.1 GET /old a 2000',
     '192.0.2.1 GET / clipped by Apa 3000',
+    '192.0.2.1 GET / left 3000',
+    ...['b', 'c', 'd'].map(agent => `192.0.2.1 GET / ${agent} 5000`),
   ])
   t.same(combined.bad, {
     'not an HTTP request': 2,
@@ -80,25 +86,137 @@ t.test('dates and times that do not exist are no times', async t => {
   t.match(readTimestamp('31/Dec/2016:23:59:60 +0000'), { second: Date.UTC(2017, 0, 1) / 1_000 }, 'a leap second')
   const line = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8"`
   const { requests, bad } = await read([
+    line('28/Feb/2015:23:59:58'),
     line('28/Feb/2015:23:59:59'),
     line('28/Feb/2015:23:59:65'),
     line('31/Feb/2015:00:00:00'),
   ])
-  t.equal(requests.length, 1)
+  t.equal(requests.length, 2)
   t.same(bad, { 'no time': 2 })
 })
 
-t.test('the request time of nginx is subtracted', async t => {
-  for (const tail of ['0.250', 'rt=0.250 uct="0.001"', '"0.250" "0.1"', '"-" request_time=0.250']) {
-    const line = (second: string) =>
-      `192.0.2.1 - - [17/May/2015:10:05:${second} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" ${tail}`
-    const { requests } = await read([line('03'), line('04')])
-    t.same(requests, ['192.0.2.1 GET / curl/8 -250', '192.0.2.1 GET / curl/8 750'], tail)
+t.test('R3: the request time of nginx is subtracted, also that of ingress-nginx, and no other number', async t => {
+  const line = (tail: string, second: string) =>
+    `192.0.2.1 - - [17/May/2015:10:05:${second} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" ${tail}`
+  const arrivals = async (tail: string) => (await read([line(tail, '03'), line(tail, '04')])).requests
+  for (const tail of [
+    ...['0.250', 'rt=0.250 uct="0.001"', '"0.250" "0.1"', '"-" request_time=0.250', 'uct="0.001" rt="0.250"'],
+    '563 0.250 [default-web-80] [] 10.0.0.4:8080 512 0.100 200 8f0e',
+    '"10.0.0.4:8080" "a \\"9.000 b" 0.250',
+  ]) {
+    t.same(await arrivals(tail), ['192.0.2.1 GET / curl/8 -250', '192.0.2.1 GET / curl/8 750'], tail)
   }
-  const whole = await read([
-    '192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" 250 "1.2.3.4"',
+  // A length, a ratio of compression, and a header of the client.
+  for (const tail of ['250 "1.2.3.4"', '"2.50"', '"a 0.250 b"', 'uct=0.250', '10.0.0.4:8080', '1.2.3']) {
+    t.same(await arrivals(tail), ['192.0.2.1 GET / curl/8 0', '192.0.2.1 GET / curl/8 1000'], tail)
+  }
+})
+
+t.test('R1: a virtual host is before the client; no name or other address takes its place in silence', async t => {
+  const line = (front: string) => `${front} - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"`
+  for (const [front, address] of [
+    ['www.example.com 192.0.2.1', '192.0.2.1'],
+    ['www.example.com:443 2001:db8::7', '2001:db8::7'],
+    ['- 192.0.2.1', '192.0.2.1'],
+    ['_ 192.0.2.1, 198.51.100.2', '192.0.2.1'],
+    ['127.0.1.1:80 192.0.2.1', '192.0.2.1'],
+    ['www.example.com - 192.0.2.1', '192.0.2.1'],
+    ['www.example.com:443 localhost', 'localhost'],
+    ['www.example.com dsl-7.example.net', 'dsl-7.example.net'],
+    ['192.0.2.1 - [192.0.2.1]', '192.0.2.1'],
+  ] as const) {
+    const { requests, bad, notes } = await read([line(front)])
+    t.same([requests, bad], [[`${address} GET / - 0`], {}], front)
+    t.same(notes.length, /[a-z]/.test(address) && !address.includes(':') ? 1 : 0, front)
+  }
+  t.match((await read([line('192.0.2.1 198.51.100.2')])).notes, [
+    /: 1 lines have two addresses before the time, .*first/,
   ])
-  t.same(whole.requests, ['192.0.2.1 GET / curl/8 0'], 'a number that is no time in seconds is left alone')
+  t.match((await read([line('web-1'), line('web-1')])).notes, [
+    /: most clients are names such as "web-1", not addresses; /,
+  ])
+  const json = (ip: string) => JSON.stringify({ ts: 1_431_857_103, ip, method: 'GET', path: '/' })
+  t.match((await read([json('web-1\u001b[2J')])).notes, [/: most clients are names such as "web-1\?\[2J", not/])
+  t.same((await read([json('192.0.2.1:80'), json('web-1')])).notes, [])
+  const parser = new CommonLogParser('vhost')
+  const text = Buffer.from(line('www.example.com:443 192.0.2.1'))
+  parser.parse(text, 0, text.length)
+  t.same([parser.host(), parser.has('host'), parser.has('user-agent')], ['www.example.com', true, true])
+  const named = Buffer.from(line('www.example.com'))
+  t.equal(parser.parse(named, 0, named.length), 'no address', 'its other lines have one')
+})
+
+t.test('R4: any method counts that a request may have', async t => {
+  const line = (request: string) => `192.0.2.1 - - [17/May/2015:10:05:03 +0000] "${request}" 200 5 "-" "-"`
+  for (const request of ['M-SEARCH * HTTP/1.1', 'RPC_IN_DATA /rpc HTTP/1.1', 'VERSION-CONTROL /a', 'get / HTTP/1.1']) {
+    const [method, target] = request.split(' ')
+    t.same((await read([line(request)])).requests, [`192.0.2.1 ${method} ${target} - 0`])
+  }
+  for (const request of ['t3 12.1.2', 'SSH-2.0-Go x', '- http://a/', '\\x16\\x03 /a', 'GET', ' / HTTP/1.1', '"']) {
+    t.same((await read([line('GET / HTTP/1.1'), line(request)])).requests.length, 1, request)
+  }
+})
+
+t.test(
+  'R5, R6: a mark of the byte order, blanks before a line, and names of users with spaces and brackets',
+  async t => {
+    const line = (user: string) => `192.0.2.1 - ${user} [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"`
+    const users = ['jane doe', '"jane doe"', 'jane [doe]', '[17/May/2014:10:05:03 +0000]', '[1]', 'CN=a [b] c -']
+    for (const start of ['', '\ufeff', '\t ']) {
+      const { requests, bad } = await read(users.map(user => `${start}${line(user)}`))
+      t.same([requests, bad], [users.map(() => '192.0.2.1 GET / - 0'), {}])
+      const json = await read([`${start}{"ts":1431857103,"ip":"192.0.2.1","method":"GET","path":"/"}`])
+      t.same(json.requests, ['192.0.2.1 GET /  0'])
+      const w3c = await read([
+        `${start}#Fields: date time c-ip cs-method cs-uri-stem`,
+        '2015-05-17 10:05:03 192.0.2.1 GET /',
+      ])
+      t.same(w3c.requests, ['192.0.2.1 GET /  0'])
+    }
+  },
+)
+
+t.test('R7: JSON as nginx writes it without escape=json', async t => {
+  const { requests, bad } = await read([
+    '{"msec":1431857103.250,"remote_addr":"192.0.2.1","request":"GET /\\x22a HTTP/1.1","http_user_agent":"\\xC3\\xA3 \\\\x41 \\x5Cx :-,"}',
+    '{"msec":1431857104.250,"remote_addr":"192.0.2.1","request":"GET / HTTP/1.1","request_time":-,"upstream_response_time": ,"x":-}',
+    '{"msec":1431857105.250,"remote_addr":"192.0.2.1","request":"GET / HTTP/1.1","http_user_agent":"cut \\xC3',
+  ])
+  t.same(requests, ['192.0.2.1 GET /"a ã \\x41 \\x :-, 250', '192.0.2.1 GET /  1250'])
+  t.same(bad, { 'not JSON': 1 })
+})
+
+t.test('R8: a duration is taken off by its unit; without one the times stay, and a note asks', async t => {
+  const time = '2015-05-17T10:05:03.500Z'
+  const arrival = async (more: object, fields = {}) => {
+    const line = JSON.stringify({ timestamp: time, client_ip: '192.0.2.1', method: 'GET', path: '/', ...more })
+    const { requests, notes } = await read([line], { fields })
+    return [Number(requests[0]!.split(' ').at(-1)), ...notes.map(note => /"\w+"/.exec(note)?.[0])]
+  }
+  for (const more of [
+    ...[
+      { latency_ms: 250 },
+      { durationMs: '250' },
+      { request_time_us: 250_000 },
+      { 'response-time': 9, elapsed_ns: 25e7 },
+    ],
+    ...[{ duration_s: 0.25 }, { request_time_seconds: 0.25 }, { took_msec: 250 }, { time_taken_millis: 250 }],
+    ...[{ request_time: 0.25 }, { request_time: '0.250' }, { responseTime: 250 }, { Duration: 25e7 }],
+    ...[{ latency: '250ms' }, { latency: 250_000_000, latency_human: '250ms' }, { duration: 9, duration_ms: 250 }],
+    { request: { method: 'GET', uri: '/' }, method: undefined, duration: 0.25 },
+  ]) {
+    t.same(await arrival(more), [250], JSON.stringify(more))
+  }
+  for (const more of [{ duration: 250 }, { duration: 0.25 }, { latency: 250 }, { elapsed: '250' }]) {
+    t.same(await arrival(more), [500, JSON.stringify(Object.keys(more)[0])], 'told')
+    t.same(await arrival(more, { unit: 'us' }), [500 - Number(Object.values(more)[0]) / 1_000])
+  }
+  t.same(await arrival({ duration: 0.25 }, { duration: 'duration' }), [250], 'seconds, where the field is named')
+  t.same(await arrival({ timing: { latency_ms: 250 } }, { duration: 'timing.latency_ms' }), [250])
+  t.same(await arrival({ durations: 9, time_ms: 9, upstream_time_ms: 9 }), [500])
+  const w3c = ['#Fields: date time c-ip cs-method cs-uri-stem time-taken', '2015-05-17 10:05:03 192.0.2.1 GET / 2000']
+  t.same((await read(w3c)).requests, ['192.0.2.1 GET /  -2000'])
+  t.same((await read(w3c, { fields: { unit: 'us' } })).requests, ['192.0.2.1 GET /  -2'])
 })
 
 t.test('AWS ALB: the three times are subtracted, and -1 counts as 0', async t => {
@@ -120,12 +238,13 @@ t.test('JSON of nginx, Caddy and Traefik', async t => {
   const nginx = await read([
     '{"time_iso8601":"2015-05-17T12:05:03+02:00","remote_addr":"192.0.2.1","request":"GET /a\\u0020 HTTP/1.1","request_method":"GET","request_uri":"/a","http_user_agent":"curl \\"8\\"","request_time":"0.500"}',
     '{"msec":"1431857104.250","remote_addr":"192.0.2.1","request":"GET /b HTTP/1.1","http_user_agent":"","request_time":"0.250"}',
+    '{"msec":"1431857105.250","remote_addr":"192.0.2.1","request":"GET /c HTTP/1.1","request_time":"0.250"}',
     '{"msec":"1431857104.250"',
     '{"time":"2015-05-17T12:05:03+02:00","remote_addr":"192.0.2.1"}',
     '[]',
   ])
   t.same(nginx.formats, ['json'])
-  t.same(nginx.requests, ['192.0.2.1 GET /a curl "8" -500', '192.0.2.1 GET /b  1000'])
+  t.same(nginx.requests, ['192.0.2.1 GET /a curl "8" -500', '192.0.2.1 GET /b  1000', '192.0.2.1 GET /c  2000'])
   t.same(nginx.bad, { 'not JSON': 2, 'no request': 1 })
   const caddy = await read([
     '{"level":"info","ts":1646861401.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"127.0.0.1","remote_port":"41342","client_ip":"192.0.2.9","proto":"HTTP/2.0","method":"GET","host":"localhost","uri":"/x","headers":{"User-Agent":["curl/7.82.0"],"Accept":["*/*"]}},"duration":0.25,"status":200}',
@@ -185,17 +304,17 @@ t.test('a format can be given, and an unknown format is reported', async t => {
   const odd = ['no log at all', 'really']
   await t.rejects(
     readAll(bytes(`\n${odd.join('\n')}`)),
-    /^standard input is not a log of a known format: none of its first lines fits one; the first that does not is line 2: no log at all; name the format with --format/,
+    /^standard input is not a log of a known format: none of its first lines fits one; the first is line 2: no log at all; name the format with --format/,
   )
   await t.rejects(
     read(odd, { format: 'combined' }),
-    /^standard input does not fit the format combined: only 0 of 2 lines \(0 %\) do; the first that does not is line 1, no time: no log at all; name/,
+    /^standard input cannot be read as combined: 2 of 2 lines \(100 %\) are bad; the first is line 1, no time: no log at all; name/,
   )
   const empty = await readAll(bytes('\n\n'))
   t.same([empty.reading.requests, empty.reading.errors], [0, []])
 })
 
-t.test('prefixes of syslog are removed', async t => {
+t.test('R2: prefixes of syslog and of containers are removed', async t => {
   const line = '192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8"'
   const json =
     '{"msec":"1431857103.250","remote_addr":"192.0.2.7","request":"GET /a HTTP/1.1","http_user_agent":"curl/8"}'
@@ -219,6 +338,9 @@ t.test('prefixes of syslog are removed', async t => {
     '<190>1 2026-02-03T10:00:00.123Z host nginx 12 access - ',
     '<190>1 2026-02-03T10:00:00.123+01:00 - nginx - - [a@1 b="c \\"] d"][e@1] \ufeff',
     '1 2026-02-03T10:00:00Z host nginx 12 - - ',
+    ...['nginx-1  | ', 'web_1    | ', 'a | ', '2026-02-03T10:00:00.123456789+00:00 stdout F '],
+    ...['2026-02-03T10:00:00.123Z stderr F ', '2026-02-03T10:00:00.123456789Z ', '[pod/web-0/nginx] '],
+    ...['nginx-1  | 2026-02-03T10:00:00.123456789Z ', '2026-02-03T10:00:00Z stdout F Feb  3 10:00:00 host nginx: '],
   ]) {
     const { formats, requests, bad } = await read([`${prefix}${line}`, line, `${prefix}${line}`])
     t.same(formats, ['combined'], prefix)
@@ -244,15 +366,18 @@ t.test('a text that is no address is no client', async t => {
     'unknown prefix': [
       'Feb  3 10:00:00 192.0.2.1',
       'Feb  3 10:00:00 host 192.0.2.1',
-      '2026-02-03T10:00:00Z 192.0.2.1',
-      '2026-02-03T10:00:00.123Z stdout F 192.0.2.1',
+      '2026-02-03T10:00:00Z host 192.0.2.1',
+      '2026-02-03T10:00:00.123Z stdout 192.0.2.1',
       '2026-02-03 10:00:00 host nginx: 192.0.2.1',
       '<190>what is this',
       '1770112800.123',
       'Tue 2026-02-03 10:00:00 UTC host',
       '[   12.345678] host',
     ],
-    'no address': ['10:00:00', 'www.example.com:443 192.0.2.1', '1770112800', '2026/02/03', '[1]', 'a:b'],
+    'no address': [
+      ...['10:00:00', 'www.example.com:443', 'www.example.com -', '1770112800', '2026/02/03', '[1]', 'a:b'],
+      ...['10:00:00 192.0.2.1', '1770112800 192.0.2.1', '2026/02/03 192.0.2.1', '- -'],
+    ],
   }
   for (const [reason, clients] of Object.entries(odd)) {
     for (const client of clients) {

@@ -161,7 +161,9 @@ t.test('the patience of routes counts without --patience, and a target is refuse
     'b.json': JSON.stringify({ buckets, routes: [routes[0]] }),
     'c.json': JSON.stringify({ buckets, routes: [{ patience: '3200ms' }] }),
     'timed.log': answered(
-      ['/a', '/b'].flatMap(path => ofEach([0, 0, 0, 0, 0, 0]).map(each => ({ ...each, path, ip: each.ip + path }))),
+      ['/a', '/b'].flatMap((path, at) =>
+        ofEach([0, 0, 0, 0, 0, 0]).map(each => ({ ...each, path, ip: `198.51.${at}.${each.ip?.at(-1)}` })),
+      ),
       500,
     ),
     'plain.log': Array.from({ length: 6 }, () => combined(START, '192.0.2.1', '"-" "-"', 'GET /a HTTP/1.1')).join(''),

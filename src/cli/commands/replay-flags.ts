@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
 import { parseDuration } from '../../core/units.js'
-import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/field-names.js'
+import { FIELDS, type FieldNames, type FieldUse, msOfUnit } from '../../replay/formats/field-names.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { STDIN } from '../../replay/input/log-files.js'
 import { kindOf, limitsOfFile, limitsOfFlags, limitsOfOneFile } from '../../replay/plan/limits-file.js'
@@ -40,8 +40,8 @@ export interface ReplayOrder {
   readonly html: string | undefined
 }
 
-/** The limits of the report when a sweep is asked for without a rate. */
-const SWEEP_START = { rate: '5/s', capacity: '10' }
+/** Where a sweep or a target looks for the rate and the capacity, these stand for them. */
+const SOUGHT = { rate: '5/s', capacity: '10' }
 
 /** Collects what is wrong, so that all of it is reported at once. */
 class ProblemList {
@@ -157,8 +157,8 @@ function limitsOf(
   if (mode === 'off') throw new ConfigError([{ path: '--mode', message: '"off" limits nothing; use shape or meter' }])
   if (config !== undefined) return limitsOfFile(config, flags, env)
   if (rate !== undefined) return limitsOfFlags(flags, env)
-  // The sweep looks for the rate, so the report before it may use any.
-  if (sweep !== undefined || target !== undefined) return limitsOfFlags({ ...SWEEP_START, ...flags }, env)
+  if (sweep !== undefined || target !== undefined)
+    return { ...limitsOfFlags({ ...SOUGHT, ...flags }, env), sought: true }
   if (existsSync(DEFAULT_FILE)) return limitsOfFile(DEFAULT_FILE, flags, env)
   const message = `which limits? give --rate R and --capacity B, e.g. --rate 5/s --capacity 10, or a file with -c FILE`
   throw new ConfigError([{ path: '', message }])
@@ -196,6 +196,9 @@ function readFields(given: readonly string[]): FieldNames {
     const [, use = '', name = ''] = /^([a-z]+)=(.+)$/.exec(text) ?? []
     if (!FIELDS.includes(use as FieldUse)) {
       throw new RangeError(`${quoted(text)} names no field; use e.g. ip=remote_addr, with ${FIELDS.join(', ')}`)
+    }
+    if (use === 'unit' && msOfUnit(name) === undefined) {
+      throw new RangeError(`${quoted(name)} is no unit of time; use s, ms, us or ns`)
     }
     fields[use as FieldUse] = name
   }

@@ -15,16 +15,27 @@ export function reportLines(report: ReplayReport): string[] {
   const bursts = limits.burst === undefined ? '' : `, burst ${limits.burst}`
   const what =
     limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}${bursts}, key ${limits.key}`
+  // Nobody asked what the largest limits of a sweep would have done.
+  const isAsked = limits.chosen !== 'largest'
   const head = [
     ...(sweep?.recommended === undefined ? [] : [...recommendedLines(sweep.recommended), '']),
     `${counted(requests, 'request')} of ${counted(report.clients.total, 'client')} in ${counted(report.lines, 'line')} (${report.formats.join(', ') || 'nothing'})`,
     ...(report.from === undefined ? [] : [`from ${report.from} to ${report.to}`]),
-    `limits: ${what}`,
+    ...(isAsked ? [`limits: ${what}`] : []),
     `times:  ${report.times}`,
   ]
   if (requests === 0) return [...head, ...remarks(report)]
   return [
     ...head,
+    ...(isAsked ? outcomes(report) : []),
+    ...(sweep === undefined ? [] : ['', ...sweepLines(sweep)]),
+    ...(leaving === undefined ? [] : ['', ...leavingLines(leaving)]),
+    ...remarks(report),
+  ]
+}
+
+function outcomes(report: ReplayReport): string[] {
+  return [
     '',
     ...outcomeLines(report),
     '',
@@ -34,9 +45,6 @@ export function reportLines(report: ReplayReport): string[] {
     '',
     peakLine('busiest second', report.busiest),
     `the upstream would have seen at most ${report.upstream.after.releases} in a second${at(report.upstream.after)}; without limits ${report.upstream.before.arrivals}`,
-    ...(sweep === undefined ? [] : ['', ...sweepLines(sweep)]),
-    ...(leaving === undefined ? [] : ['', ...leavingLines(leaving)]),
-    ...remarks(report),
   ]
 }
 

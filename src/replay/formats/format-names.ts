@@ -4,11 +4,13 @@
 export const FORMATS = {
   common: 'Apache',
   combined: 'nginx',
+  vhost: 'both with virtual hosts',
   json: 'JSON',
   alb: 'AWS ALB',
   cloudfront: 'CloudFront',
   envoy: 'Envoy',
   haproxy: 'HAProxy',
+  npm: 'Nginx Proxy Manager',
   w3c: 'IIS',
   shaper: 'shaper itself',
 } as const

@@ -20,6 +20,9 @@ export type BadLine =
 /** A line that is not about a request, which is no error. */
 export const SKIPPED = 'skipped'
 
+/** How much of a name to show, in characters. */
+const SHOWN = 60
+
 /** A line about the log itself. */
 export const DIRECTIVE = 'directive'
 
@@ -68,6 +71,25 @@ export abstract class LineParser {
   /** Whether lines of this log can have the header; `host` stands for the authority. */
   abstract has(name: string): boolean
 
+  /** How many lines had a client, how many of these a name instead of an address, and the first name. */
+  #clients = 0
+  #names = 0
+  #name = ''
+
+  /** @param name undefined: the client is an address */
+  protected countClient(name?: string): void {
+    this.#clients += 1
+    if (name !== undefined && this.#names++ === 0) this.#name = name.slice(0, SHOWN).replace(/[^ -~]/g, '?')
+  }
+
+  /** What a reader has to know of the lines read so far. */
+  get notes(): readonly string[] {
+    if (2 * this.#names <= this.#clients) return []
+    return [
+      `most clients are names such as ${JSON.stringify(this.#name)}, not addresses; if they are names of the server, the log does not tell its clients`,
+    ]
+  }
+
   /** Whether `--field` can name where lines of this log have it. */
   takes(_use: FieldUse): boolean {
     return false
@@ -75,16 +97,35 @@ export abstract class LineParser {
 }
 
 const SPACE = 32
+const STAR = 42
+const MINUS = 45
+const SLASH = 47
 
-/** Reads `METHOD TARGET HTTP/x` into the fields of a parser. False for anything else, such as TLS on a plain port. */
+/** What a method may consist of (RFC 9110, section 5.6.2). Most have capitals only. */
+const CAPITAL = 1
+const TOKEN = 2
+const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
+  const character = String.fromCharCode(byte)
+  return /[A-Z]/.test(character) ? CAPITAL : /[\w!#$%&'*+.^`|~-]/.test(character) ? TOKEN : 0
+})
+
+/**
+ * Reads `METHOD TARGET HTTP/x` into the fields of a parser. False for anything else, such as TLS on a plain port: a method
+ * with other characters than capitals needs a path, so that `t3 12.1.2` is none.
+ */
 export function readRequestLine(parser: LineParser, bytes: Uint8Array, from: number, to: number): boolean {
   let at = from
-  while (at < to && bytes[at]! >= 65 && bytes[at]! <= 90) at += 1
-  if (at === from || bytes[at] !== SPACE || at >= to) return false
+  let kinds = 0
+  for (let kind = KINDS[bytes[at]!]!; at < to && kind !== 0; kind = KINDS[bytes[at]!]!) {
+    kinds |= kind
+    at += 1
+  }
+  if (at === from || bytes[from] === MINUS || bytes[at] !== SPACE || at >= to) return false
   parser.methodFrom = from
   parser.methodTo = at
   at += 1
   parser.targetFrom = at
+  if (kinds !== CAPITAL && bytes[at] !== SLASH && bytes[at] !== STAR) return false
   while (at < to && bytes[at] !== SPACE) at += 1
   parser.targetTo = at
   return at > parser.targetFrom

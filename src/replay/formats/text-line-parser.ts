@@ -1,6 +1,6 @@
 /** A parser that reads its lines as text and keeps what it finds as bytes. */
+import { readAddress } from '../../proxy/http/client-address.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
-import { TextBuffer } from './text-buffer.js'
 import type { Timestamp } from './timestamp.js'
 
 /** What a line says of its request. */
@@ -9,6 +9,32 @@ export interface RequestTexts {
   readonly request: string
   readonly address: string
   readonly agent?: string | undefined
+}
+
+/** Collects texts as bytes. */
+class TextBuffer {
+  bytes = Buffer.allocUnsafeSlow(1 << 12)
+  #end = 0
+
+  clear(): void {
+    this.#end = 0
+  }
+
+  /** The end of the last text, where the next one begins. */
+  get end(): number {
+    return this.#end
+  }
+
+  /** Appends a text. It lies between the old `end` and the new one. */
+  put(text: string): void {
+    const needed = this.#end + 3 * text.length
+    if (needed > this.bytes.length) {
+      const more = Buffer.allocUnsafeSlow(2 * needed)
+      more.set(this.bytes.subarray(0, this.#end))
+      this.bytes = more
+    }
+    this.#end += this.bytes.write(text, this.#end)
+  }
 }
 
 export abstract class TextLineParser extends LineParser {
@@ -30,6 +56,7 @@ export abstract class TextLineParser extends LineParser {
   protected keep({ second, fraction }: Timestamp, { request, address, agent = '' }: RequestTexts): BadLine | undefined {
     this.second = second
     this.fraction = fraction
+    this.countClient(readAddress(address) === undefined ? address : undefined)
     const texts = this.#texts
     texts.clear()
     texts.put(request)

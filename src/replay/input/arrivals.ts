@@ -5,7 +5,6 @@
  * longer window, so files are always sorted completely. Standard input is read once.
  */
 
-import { ConfigError, type Problem } from '../../config/load.js'
 import { FORMAT_LIST, type FormatName } from '../formats/format-names.js'
 import type { LineParser } from '../formats/line-parser.js'
 import { detectFormat, type FormatOptions } from '../formats/parsers/detect.js'
@@ -24,9 +23,6 @@ const HEAD = 1 << 16
 
 /** The longest window, in seconds. Files that are further out of order are not sorted. */
 const LONGEST_WINDOW = 86_400
-
-/** Of fewer lines no share is taken: one that fits is enough. */
-const LEAST_LINES = 20
 
 /** Ends the last message of a journal that was cut off. */
 const NEWLINE = Buffer.from('\n')
@@ -59,6 +55,10 @@ export interface Reading {
   readonly formats: readonly FormatName[]
   /** Whether any time has whole seconds only. */
   readonly whole: boolean
+  /** The longest request time that was taken off the time of a line, in ms. */
+  readonly longest: number
+  /** What a reader has to know of the lines. */
+  readonly notes: readonly string[]
   /** The second since 1970 that arrivals count from. */
   readonly origin: number
   /** The times of the first and the last arrival, in ms from `origin`. */
@@ -94,7 +94,7 @@ export class LogArrivals {
    * Passes every request to `open()`, which is called anew for each attempt.
    *
    * @returns the result of the last attempt
-   * @throws ConfigError naming the logs that are not of a known format, or of another than the one that was named
+   * @throws InputError naming the logs of no known format, and those of which most lines are bad
    */
   async read<T extends ArrivalSink>(open: () => T): Promise<{ reading: Reading; result: T }> {
     if (this.#logs.length > 1) this.#logs = await this.#sorted()
@@ -155,7 +155,8 @@ class Pass {
   readonly #bad = new BadLines()
   readonly #errors: InputError[] = []
   readonly #formats = new Set<FormatName>()
-  readonly #misfits: Problem[] = []
+  readonly #refused: string[] = []
+  readonly #notes = new Set<string>()
   #reorder: Reorder | undefined
   #bytes = 0
   #lines = 0
@@ -164,6 +165,7 @@ class Pass {
   #first = Infinity
   #last = -Infinity
   #hasWholeSeconds = false
+  #longest = 0
 
   constructor(options: ArrivalsOptions, pass: PassOptions) {
     this.#options = options
@@ -185,16 +187,17 @@ class Pass {
       this.#options.begin?.(parser, log)
       const scanner = this.#createScanner(parser)
       await this.#scan(scanner, head, rest)
-      this.#refuseMisfit(log, parser.format, scanner)
+      this.#refuseUnread(log, parser.format, scanner)
+      for (const note of parser.notes) this.#notes.add(`${shown(log)}: ${note}`)
     } catch (error) {
       if (!(error instanceof InputError)) throw error
       this.#errors.push(error)
     }
   }
 
-  /** @throws ConfigError naming the logs that do not fit */
+  /** @throws InputError naming the logs that cannot be understood */
   end(): { reading: Reading; latest: number } {
-    if (this.#misfits.length > 0) throw new ConfigError(this.#misfits)
+    if (this.#refused.length > 0) throw new InputError(this.#refused.join('\nshaper: '))
     const reorder = this.#reorder
     reorder?.end()
     this.#options.progress?.(this.#bytes, this.#lines)
@@ -206,6 +209,8 @@ class Pass {
       late: reorder?.late ?? 0,
       formats: [...this.#formats],
       whole: this.#hasWholeSeconds,
+      longest: this.#longest,
+      notes: [...this.#notes],
       origin: reorder?.origin ?? 0,
       first: this.#first,
       last: this.#last,
@@ -226,6 +231,7 @@ class Pass {
     const reorder = this.#reorder
     const good = (line: LineParser): void => {
       if (line.fraction < 0) this.#hasWholeSeconds = true
+      if (line.duration > this.#longest) this.#longest = line.duration
       if (onServiceTime !== undefined && line.serviceTime !== undefined) onServiceTime(line.serviceTime)
       const tag = directory.identify(line) * 4 + this.#agents.classOf(line)
       reorder.push(line.second, line.fraction, line.duration, tag)
@@ -245,13 +251,11 @@ class Pass {
     sink.arrive(at, tag >>> 2, tag & 3)
   }
 
-  /** Refuses a log of which most lines are of another format. */
-  #refuseMisfit(log: string, format: FormatName, { misfits, entries, firstMisfit }: Scanner): void {
-    const fitting = entries - misfits
-    const isFit = entries < LEAST_LINES ? fitting > 0 : fitting >= misfits
-    if (firstMisfit === undefined || isFit) return
-    const share = `${fitting} of ${entries} lines (${Number(((100 * fitting) / entries).toPrecision(2))} %)`
-    this.#refuse(log, `does not fit the format ${format}: only ${share} do`, firstMisfit)
+  /** Refuses a log of which most lines are bad: a report would be about the wrong requests. */
+  #refuseUnread(log: string, format: FormatName, { unread, entries, firstUnread }: Scanner): void {
+    if (firstUnread === undefined || 2 * unread <= entries) return
+    const share = `${unread} of ${entries} lines (${Number(((100 * unread) / entries).toPrecision(2))} %)`
+    this.#refuse(log, `cannot be read as ${format}: ${share} are bad`, firstUnread)
   }
 
   /** Refuses a log of no known format. One without any line is accepted. */
@@ -265,8 +269,9 @@ class Pass {
 
   #refuse(log: string, what: string, { line, reason, text }: Partial<BadExample>): void {
     const why = reason === undefined ? '' : `, ${reason}`
-    const message = `${shown(log)} ${what}; the first that does not is line ${line}${why}: ${text}; name the format with --format ${FORMAT_LIST}, or remove what stands before each request`
-    this.#misfits.push({ path: '', message })
+    this.#refused.push(
+      `${shown(log)} ${what}; the first is line ${line}${why}: ${text}; name the format with --format ${FORMAT_LIST}, or remove what stands before each request, and lines that are no requests`,
+    )
   }
 
   async #scan(scanner: Scanner, head: readonly Buffer[], rest: AsyncIterable<Buffer>): Promise<void> {

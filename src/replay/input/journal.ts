@@ -1,6 +1,6 @@
 /**
  * The messages of systemd's journal, one a line, from what `journalctl -o export` or `-o json` writes
- * (systemd.io/JOURNAL_EXPORT_FORMATS).
+ * (systemd.io/JOURNAL_EXPORT_FORMATS), and those of Docker from its files (`json-file`).
  *
  * An entry of the export format ends with an empty line. A field is `NAME=value`, or where the value is no plain text
  * `NAME`, a newline, the length as 64 bits (little endian), the value and a newline.
@@ -28,10 +28,9 @@ export function journalDecoderFor(head: Buffer): JournalDecoder | undefined {
   const end = head.indexOf(NEWLINE)
   const first = head.toString('utf8', 0, end < 0 ? head.length : end)
   if (/^__(?:CURSOR|REALTIME_TIMESTAMP)=/.test(first)) return new ExportDecoder()
-  const record = readJsonObject(first)
-  return record !== undefined && ('__CURSOR' in record || '__REALTIME_TIMESTAMP' in record)
-    ? new JsonDecoder()
-    : undefined
+  const { __CURSOR, __REALTIME_TIMESTAMP, stream, log } = readJsonObject(first) ?? {}
+  const isDocker = typeof stream === 'string' && typeof log === 'string'
+  return (__CURSOR ?? __REALTIME_TIMESTAMP) !== undefined || isDocker ? new JsonDecoder() : undefined
 }
 
 class ExportDecoder implements JournalDecoder {
@@ -121,6 +120,8 @@ class JsonDecoder implements JournalDecoder {
 /** The message of an entry as a line: a text, or the bytes of one that is no UTF-8. A line that is no entry stays as it is. */
 function messageOf(line: string): Buffer {
   const entry = readJsonObject(line)
+  // Docker cuts a long line into entries, and the last one ends with a newline.
+  if (typeof entry?.log === 'string') return Buffer.from(entry.log)
   const message = entry === undefined ? line : entry[MESSAGE]
   if (typeof message !== 'string' && !Array.isArray(message)) return Buffer.alloc(0)
   const bytes = typeof message === 'string' ? Buffer.from(message) : Buffer.from(message)

@@ -1,6 +1,6 @@
 /** Splits the pieces of a log into lines and passes them to a parser. */
 import { type BadLine, DIRECTIVE, type LineParser, SKIPPED } from '../formats/line-parser.js'
-import { bodyStart, isRemark } from '../formats/syslog-prefix.js'
+import { bodyStart, isRemark, textStart } from '../formats/line-prefix.js'
 
 const NEWLINE = 10
 const RETURN = 13
@@ -51,9 +51,9 @@ export class Scanner {
   lines = 0
   /** Lines that are not about requests. */
   skipped = 0
-  /** Lines that are not of the format. */
-  misfits = 0
-  firstMisfit: BadExample | undefined
+  /** Lines that could not be read, and the first of them. */
+  unread = 0
+  firstUnread: BadExample | undefined
   #directives = 0
   readonly #parser: LineParser
   readonly #good: (parser: LineParser) => void
@@ -97,7 +97,7 @@ export class Scanner {
     this.#addBad('too long', line)
   }
 
-  /** How many lines should be of the format. */
+  /** How many lines are not about the log itself. */
   get entries(): number {
     return this.lines - this.#directives
   }
@@ -107,8 +107,9 @@ export class Scanner {
     this.#carriedBytes += part.length
   }
 
-  #line(bytes: Buffer, from: number, newline: number): void {
-    const to = newline > from && bytes[newline - 1] === RETURN ? newline - 1 : newline
+  #line(bytes: Buffer, begin: number, newline: number): void {
+    const to = newline > begin && bytes[newline - 1] === RETURN ? newline - 1 : newline
+    const from = textStart(bytes, begin, to)
     if (to === from) return
     this.lines += 1
     const parser = this.#parser
@@ -122,9 +123,7 @@ export class Scanner {
 
   #addBad(reason: BadLine, line: Buffer): void {
     this.#bad.add(reason, this.lines, line)
-    // Such a line is of the format, though it is about something else.
-    if (reason === 'not an HTTP request') return
-    this.misfits += 1
-    this.firstMisfit ??= exampleOf(reason, this.lines, line)
+    this.unread += 1
+    this.firstUnread ??= exampleOf(reason, this.lines, line)
   }
 }

@@ -6,7 +6,9 @@ import type { BucketSettings, RouteSettings, Settings } from '../../config/setti
 import type { FieldNames, FieldUse } from '../formats/field-names.js'
 import type { LineParser } from '../formats/line-parser.js'
 import type { FormatOptions } from '../formats/parsers/detect.js'
+import { STDIN } from '../input/log-files.js'
 import type { Bound } from '../runs/bound-run.js'
+import type { Point } from '../runs/level-rows.js'
 import type { GridRequest } from './sweep-grid.js'
 
 export interface ReplayLimits {
@@ -15,6 +17,8 @@ export interface ReplayLimits {
   readonly name: string
   /** True if the limits come from flags alone. They are then a single bucket. */
   readonly plain: boolean
+  /** No rate was given: a sweep or a target looks for one. */
+  readonly sought?: true
 }
 
 export interface Plan extends FormatOptions {
@@ -59,9 +63,33 @@ export function singleOf({ routes }: Settings): Single | undefined {
   return isPlain ? { route, bucket, cost: cost.cost } : undefined
 }
 
+/** The same bucket with other limits. */
+export function limitsAt(limits: ReplayLimits, { route, bucket }: Single, { rate, capacity }: Point): ReplayLimits {
+  const other = { ...bucket, rate, capacity, limits: { ...bucket.limits, rate, capacity } }
+  return { ...limits, settings: { ...limits.settings, routes: [{ ...route, buckets: [other] }] } }
+}
+
 /** Whether the bucket has one instance for each address. */
 export function isByAddress({ bucket }: Single): boolean {
   return bucket.key.parts.length === 1 && bucket.key.parts[0]!.kind === 'ip'
+}
+
+/**
+ * Checks each log against the limits as it is opened.
+ *
+ * @returns `notes`: what logs lack; `begin` throws ConfigError where a log lacks what a flag names
+ */
+export function createLogChecks(fields: FieldNames, ...all: readonly ReplayLimits[]) {
+  const notes = new Set<string>()
+  const begin = (parser: LineParser, log: string): void => {
+    const name = log === STDIN ? 'standard input' : log
+    checkFields(fields, parser, name)
+    for (const limits of all) {
+      const about = all.length > 1 ? `${limits.name}: ` : ''
+      for (const missing of missingFields(limits, parser, name)) notes.add(`${about}${missing}`)
+    }
+  }
+  return { notes, begin }
 }
 
 /**
@@ -69,7 +97,7 @@ export function isByAddress({ bucket }: Single): boolean {
  *
  * @throws ConfigError for a missing field that a flag names
  */
-export function missingFields({ settings, plain }: ReplayLimits, parser: LineParser, log: string): string[] {
+function missingFields({ settings, plain }: ReplayLimits, parser: LineParser, log: string): string[] {
   const missing = needsOf(settings.routes).filter(({ name }) => !parser.has(name))
   if (plain && missing.length > 0) {
     throw new ConfigError(
@@ -86,7 +114,7 @@ export function missingFields({ settings, plain }: ReplayLimits, parser: LinePar
 }
 
 /** @throws ConfigError for a field of `--field` that has no effect on this log */
-export function checkFields(fields: FieldNames, parser: LineParser, log: string): void {
+function checkFields(fields: FieldNames, parser: LineParser, log: string): void {
   const unused = (Object.keys(fields) as FieldUse[]).filter(use => !parser.takes(use))
   if (unused.length === 0) return
   throw new ConfigError(

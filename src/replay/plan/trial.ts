@@ -15,17 +15,17 @@ export class Trial {
   readonly #records: boolean
   readonly #peak = new ClientPeak()
 
-  constructor({ sweep = {}, target }: Pick<Plan, 'sweep' | 'target'>, request: Request) {
+  constructor({ sweep = {}, target, limits }: Pick<Plan, 'sweep' | 'target' | 'limits'>, request: Request) {
     const { rates, capacities } = sweep
     this.#request = sweep
     this.grid = rates !== undefined && capacities !== undefined ? { rates, capacities } : undefined
     this.swept = this.grid && new SweepRun(pointsOf(this.grid), request)
-    // A target is sought after the sweep, with the same requests.
-    this.#records = target !== undefined || this.grid === undefined
+    // A target is sought after the sweep, and what it finds is replayed, with the same requests.
+    this.#records = target !== undefined || limits.sought === true || this.grid === undefined
   }
 
-  arrive(at: number, client: number): void {
-    if (this.#records) this.recording.arrive(at, client)
+  arrive(at: number, client: number, agent: number): void {
+    if (this.#records) this.recording.arrive(at, client, agent)
     if (this.swept !== undefined) return this.swept.arrive(at, client)
     this.#peak.arrive(at, client)
   }

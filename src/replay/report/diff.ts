@@ -4,8 +4,7 @@ import type { LineParser } from '../formats/line-parser.js'
 import { LogArrivals } from '../input/arrivals.js'
 import { type Directory, RouteDirectory } from '../input/client-directory.js'
 import { printable } from '../input/line-scanner.js'
-import { STDIN } from '../input/log-files.js'
-import { missingFields, type Plan, type ReplayLimits } from '../plan/plan.js'
+import { createLogChecks, type Plan, type ReplayLimits } from '../plan/plan.js'
 import { patientRoutes, readPatiently } from '../runs/route-patience.js'
 import type { Outcomes, RunTally } from '../runs/run-tally.js'
 import { ShaperRun } from '../runs/shaper-run.js'
@@ -76,14 +75,7 @@ export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Pl
   const directoryOfA = new RouteDirectory(a.settings, 'address')
   const directoryOfB = new RouteDirectory(b.settings, 'address')
   const directory = new PairDirectory(directoryOfA, directoryOfB)
-  const notes = new Set<string>()
-  const begin = (parser: LineParser, log: string): void => {
-    for (const limits of [a, b]) {
-      for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) {
-        notes.add(`${limits.name}: ${missing}`)
-      }
-    }
-  }
+  const { notes, begin } = createLogChecks(plan.fields ?? {}, a, b)
   const serviceTimes = new Waits()
   const routes = [a, b].flatMap(({ settings }) => patientRoutes(settings))
   const onServiceTime = (ms: number): void => serviceTimes.add(ms)

@@ -16,6 +16,7 @@ byId('limits').append(
         ...(limits.burst === undefined ? [] : [' and a burst of ', html('code', {}, [String(limits.burst)])]),
         ' for each ',
         html('code', {}, [limits.key]),
+        ...(limits.chosen === 'largest' ? [', the largest that were tried'] : []),
       ]),
 )
 byId('traffic').textContent =

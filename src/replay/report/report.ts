@@ -1,6 +1,7 @@
 /** The report of a replay, as printed, written as JSON or drawn. */
 
 import { formatKeyPart } from '../../config/schema/key.js'
+import { durationText } from '../../core/units.js'
 import type { AgentClass } from '../../http/agent-class.js'
 import type { Reading } from '../input/arrivals.js'
 import type { Directory } from '../input/client-directory.js'
@@ -30,6 +31,8 @@ export interface ReplayReport {
     readonly capacity?: number
     readonly burst?: number
     readonly key?: string
+    /** Where no rate was given: the smallest limits that meet the target, or the largest that were tried. */
+    readonly chosen?: 'smallest' | 'largest'
   }
   readonly lines: number
   /** Records of a shaper's log that are not about a request that reached a bucket. */
@@ -141,6 +144,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
         ...(single.bucket.limits.burst !== undefined && { burst: single.bucket.limits.burst }),
         key,
       }),
+      ...(plan.limits.sought && { chosen: swept?.found === undefined ? 'largest' : 'smallest' }),
     },
     lines: reading.lines,
     skipped: reading.skipped,
@@ -174,7 +178,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
     waits: distribution(tally.waits),
     ...(swept && { sweep: sweepReport(swept) }),
     ...(left && { leaving: left }),
-    notes,
+    notes: [...reading.notes, ...notes],
     errors: reading.errors.map(({ message }) => message),
   }
 }
@@ -193,10 +197,13 @@ function sweepReport({ bucket, grid, outcomes, found }: SweepReport): NonNullabl
   }
 }
 
-function describeTimes({ whole }: Reading, seed: number | undefined): string {
-  if (!whole) return 'as logged'
-  if (seed === undefined) return 'whole seconds as logged, all at their beginning'
-  return `whole seconds; the requests of one second are spread over it, at places that --seed ${seed} decides`
+function describeTimes({ whole, longest }: Reading, seed: number | undefined): string {
+  const logged = !whole
+    ? 'as logged'
+    : seed === undefined
+      ? 'whole seconds as logged, all at their beginning'
+      : `whole seconds; the requests of one second are spread over it, at places that --seed ${seed} decides`
+  return longest > 0 ? `${logged}; less the request time, at most ${durationText(longest)}` : logged
 }
 
 /** The waits in bins with edges at 1, 2 and 5 times powers of ten, in ms. */

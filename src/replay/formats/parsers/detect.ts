@@ -3,13 +3,11 @@ import type { FieldNames } from '../field-names.js'
 import type { FormatName } from '../format-names.js'
 import { readJsonObject } from '../json-object.js'
 import type { LineParser } from '../line-parser.js'
-import { prefixLength } from '../syslog-prefix.js'
-import { AlbParser } from './aws-alb.js'
-import { CommonLogParser, durationAfter } from './common-log.js'
-import { EnvoyParser } from './envoy.js'
-import { HaproxyParser } from './haproxy.js'
+import { prefixLength } from '../line-prefix.js'
+import { CommonLogParser } from './common-log.js'
 import { JsonParser } from './json-lines.js'
 import { isShaperRequest, ShaperParser } from './shaper-log.js'
+import { TextFormatParser } from './text-formats.js'
 import { W3cParser } from './w3c.js'
 
 /** How many lines to look at. */
@@ -33,42 +31,43 @@ export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOp
       return format === undefined && lines.some(isOfShaper) ? new ShaperParser() : new JsonParser(fields, lines)
     case 'shaper':
       return new ShaperParser()
-    case 'alb':
-      return new AlbParser()
     case 'envoy':
-      return lines.some(isJson) ? new JsonParser(fields, lines) : new EnvoyParser()
+      return lines.some(isJson) ? new JsonParser(fields, lines) : new TextFormatParser('envoy')
+    case 'alb':
     case 'haproxy':
-      return new HaproxyParser()
+    case 'npm':
+      return new TextFormatParser(known)
     case 'w3c':
     case 'cloudfront':
       return new W3cParser(known, fields, lines)
     case 'common':
-      return format === undefined && lines.some(line => line.split('"').length > 3)
-        ? combinedParser(lines, fields)
-        : new CommonLogParser('common')
     case 'combined':
-      return combinedParser(lines, fields)
+    case 'vhost':
+      return commonParser(lines, fields, format === undefined ? undefined : known)
   }
 }
 
 /** What nginx and others call the field with `X-Forwarded-For`. */
 const FORWARDED_NAME = /^(?:http[-_])?x[-_]forwarded[-_]for$/i
 
-/** The combined format: with request times if most lines end with one, with `X-Forwarded-For` if any line has that. */
-function combinedParser(lines: readonly string[], { ip = '' }: FieldNames): CommonLogParser {
+/** The common format, or one with more fields: virtual hosts or request times if most lines have them, `X-Forwarded-For` if any has. */
+function commonParser(
+  lines: readonly string[],
+  { ip = '' }: FieldNames,
+  given: CommonLogParser['format'] | undefined,
+): CommonLogParser {
   const parser = new CommonLogParser('combined')
-  let timed = 0
-  let good = 0
-  let isForwarded = false
-  for (const line of lines) {
+  const seen = lines.flatMap(line => {
     const bytes = Buffer.from(line, 'latin1')
-    if (parser.parse(bytes, 0, bytes.length) !== undefined || parser.agentTo === 0) continue
-    good += 1
-    isForwarded ||= parser.forwardedFor() !== undefined
-    if (durationAfter(bytes, parser.agentTo + 1, bytes.length) !== undefined) timed += 1
-  }
-  const forwarded = !isForwarded ? 'absent' : FORWARDED_NAME.test(ip) ? 'client' : 'header'
-  return new CommonLogParser(timed > good / 2 ? 'timed' : 'combined', forwarded)
+    if (parser.parse(bytes, 0, bytes.length) !== undefined) return []
+    return { host: parser.host(), agent: parser.agentTo, time: parser.requestTime(), forwarded: parser.forwardedFor() }
+  })
+  const has = (field: keyof (typeof seen)[number]): number => seen.filter(line => line[field]).length
+  const usual = lines.some(line => line.split('"').length > 3) ? 'combined' : 'common'
+  return new CommonLogParser(given ?? (2 * has('host') > seen.length ? 'vhost' : usual), {
+    timed: 2 * has('time') > has('agent'),
+    forwarded: has('forwarded') === 0 ? 'absent' : FORWARDED_NAME.test(ip) ? 'client' : 'header',
+  })
 }
 
 /** What lines of each format look like. Those of W3C are known by the directive before them. */
@@ -78,7 +77,8 @@ const LOOKS: readonly (readonly [FormatName, RegExp])[] = [
   ['alb', /^(?:https?|h2|grpcs|wss?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ /],
   ['envoy', /^\[\d{4}-\d\d-\d\dT[^\]\s]{1,30}\] "/],
   ['haproxy', /^\S+:\d{1,5} \[\d\d\/[A-Z][a-z]{2}\/\d{4}:[\d:.]{8,18}\] /],
-  ['common', /^\S+ [^[]*\[[^\]]{8,40}\] "/],
+  ['npm', /^\[[^\]]{8,40}\] [^"]{1,300} "[^"]*" \[Client /],
+  ['common', /^\S+ .{0,500}?\[\d[^\]]{7,40}\] "/],
 ]
 
 function formatOf(line: string): FormatName | undefined {
@@ -103,12 +103,13 @@ function isOfShaper(line: string): boolean {
   return record !== undefined && isShaperRequest(record)
 }
 
-/** The first lines, without prefixes of syslog. */
+/** The first lines, without what others put before them. */
 function linesOf(head: Uint8Array): string[] {
   const lines = Buffer.from(head).toString('latin1').split('\n')
   // The last line may be incomplete.
   if (lines.length > 1) lines.pop()
-  return lines.slice(0, SAMPLE).flatMap(line => {
+  return lines.slice(0, SAMPLE).flatMap(whole => {
+    const line = whole.replace(/^(?:\xef\xbb\xbf)?[ \t]+|^\xef\xbb\xbf/, '')
     const length = prefixLength(line)
     return length < 0 ? [] : [line.slice(length).trimEnd()]
   })

@@ -2,14 +2,14 @@
 
 import { isObject } from '../../../config/checks/partial-config.js'
 import { ownValue } from '../../../core/structures/own-value.js'
-import type { FieldNames, FieldUse } from '../field-names.js'
+import { type FieldNames, type FieldUse, msOfUnit } from '../field-names.js'
 import { type JsonObject, readJsonObject } from '../json-object.js'
 import type { BadLine } from '../line-parser.js'
 import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
 import { readTimestamp, type Timestamp } from '../timestamp.js'
 
 /** The names to look for, in this order. Dots lead into objects. */
-const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
+const USUAL: Readonly<Record<Exclude<FieldUse, 'unit'>, readonly string[]>> = {
   time: [
     ...['StartUTC', 'StartLocal', 'ts', 'time', '@timestamp', 'timestamp', 'msec', 'time_iso8601', 'time_local'],
     ...['datetime', 'date', 'start_time'],
@@ -27,15 +27,20 @@ const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
     ...['request.headers.User-Agent', 'request_User-Agent', 'http_user_agent', 'user_agent', 'userAgent', 'agent'],
     ...['ua', 'user-agent'],
   ],
-  duration: ['Duration', 'request_time', 'duration', 'latency'],
+  duration: [
+    ...['Duration', 'request_time', 'latency_human', 'responseTime', 'duration', 'latency', 'elapsed', 'took'],
+    ...['response_time'],
+  ],
 }
 
 /** Traefik and Envoy write the time of the beginning. */
 const ENVOY_START = 'start_time'
 const STARTS = ['StartUTC', 'StartLocal', ENVOY_START]
-/** Traefik's duration is in ns, Envoy's in ms. Others write seconds, or text with a unit. */
-const NANOSECONDS = 'Duration'
-const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
+/** The units of what Traefik, nginx and pino call a duration, in ms. */
+const DURATION_UNITS: Readonly<Record<string, number>> = { Duration: 1e-6, request_time: 1_000, responseTime: 1 }
+/** A duration whose name ends with its unit: `latency_ms`, `durationUs`, `response_time_seconds`. */
+const WITH_UNIT =
+  /^(?:duration|latency|elapsed|took|(?:req(?:uest)?|resp?(?:onse)?|process(?:ing)?|total)_?time|time_?taken)[_-]?((?:milli|micro|nano|[muµn])s\w{0,6}|(?<=[_-])s|sec\w{0,4})$/i
 
 export class JsonParser extends TextLineParser {
   readonly format = 'json'
@@ -43,10 +48,12 @@ export class JsonParser extends TextLineParser {
   readonly #names: FieldNames
   #line: JsonObject = {}
   /** The field that last held each use. */
-  readonly #found: Partial<Record<FieldUse, string>> = {}
+  readonly #found: Partial<Record<keyof typeof USUAL, string>> = {}
   /** Whether numeric times have fractions. If so, a whole number is an exact time, too. */
   #exact = false
   readonly #sample: readonly JsonObject[]
+  /** A field with durations of which nothing tells the unit. */
+  #unitless: string | undefined
 
   /**
    * @param names used instead of the usual ones
@@ -70,11 +77,11 @@ export class JsonParser extends TextLineParser {
     if (address === undefined) return 'no address'
     const timestamp = this.#time()
     if (timestamp === undefined) return 'no time'
+    const method = this.#text('method')
+    const path = this.#text('path')
     this.took = this.#readDuration()
     // The time is that of the beginning.
     this.duration = STARTS.includes(this.#timeName) ? 0 : (this.took ?? 0)
-    const method = this.#text('method')
-    const path = this.#text('path')
     const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
     if (request === undefined) return 'no request'
     return this.keep(timestamp, { request, address, agent: this.#text('agent') })
@@ -111,25 +118,34 @@ export class JsonParser extends TextLineParser {
     return true
   }
 
-  #text(use: FieldUse): string | undefined {
+  override get notes(): readonly string[] {
+    const field = this.#unitless
+    if (field === undefined) return super.notes
+    return [
+      ...super.notes,
+      `${JSON.stringify(field)} does not tell its unit, so times are as logged, not less the request time; add --field unit=ms, or s, us or ns`,
+    ]
+  }
+
+  #text(use: keyof typeof USUAL): string | undefined {
     return textOf(this.#value(use))
   }
 
-  #value(use: FieldUse): unknown {
-    const name = this.#names[use]
-    if (name !== undefined) return valueAt(this.#line, name)
+  #value(use: keyof typeof USUAL): unknown {
+    const name = this.#nameOf(use)
+    return name === undefined ? undefined : valueAt(this.#line, name)
+  }
+
+  /** The field of this line that has the value. */
+  #nameOf(use: keyof typeof USUAL): string | undefined {
+    const given = this.#names[use]
+    if (given !== undefined) return given
     const before = this.#found[use]
-    if (before !== undefined) {
-      const value = valueAt(this.#line, before)
-      if (isPlain(value)) return value
-    }
-    for (const candidate of USUAL[use]) {
-      const value = valueAt(this.#line, candidate)
-      if (!isPlain(value)) continue
-      this.#found[use] = candidate
-      return value
-    }
-    return undefined
+    if (before !== undefined && isPlain(valueAt(this.#line, before))) return before
+    const ofUnit = use === 'duration' ? Object.keys(this.#line).find(key => WITH_UNIT.test(key)) : undefined
+    const found = ofUnit ?? USUAL[use].find(candidate => isPlain(valueAt(this.#line, candidate)))
+    if (found !== undefined) this.#found[use] = found
+    return found
   }
 
   #time(): Timestamp | undefined {
@@ -146,12 +162,25 @@ export class JsonParser extends TextLineParser {
   }
 
   #readDuration(): number | undefined {
-    const value = this.#value('duration')
-    const [, digits, unit = ''] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(s|ms|us|µs|ns)?$/.exec(String(value)) ?? []
-    if (digits === undefined) return undefined
-    const name = this.#names.duration ?? this.#found.duration
-    if (name === NANOSECONDS) return Number(digits) * 1e-6
-    return Number(digits) * (unit === '' && this.#timeName === ENVOY_START ? 1 : ownValue(UNITS, unit)!)
+    const name = this.#nameOf('duration')
+    const value = name === undefined ? undefined : valueAt(this.#line, name)
+    const [, digits, unit] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-zµ]+)?$/.exec(String(value)) ?? []
+    if (name === undefined || digits === undefined) return undefined
+    const ms = unit === undefined ? this.#unitOf(name) : msOfUnit(unit)
+    if (ms === undefined) this.#unitless = name
+    return ms === undefined ? undefined : Number(digits) * ms
+  }
+
+  /** The unit of a number, in ms. */
+  #unitOf(name: string): number | undefined {
+    const { duration, unit } = this.#names
+    if (unit !== undefined) return msOfUnit(unit)
+    const [, ofName] = WITH_UNIT.exec(name.slice(name.lastIndexOf('.') + 1)) ?? []
+    const known = ofName === undefined ? ownValue(DURATION_UNITS, name) : msOfUnit(ofName)
+    if (known !== undefined) return known
+    if (this.#timeName === ENVOY_START) return 1
+    // Caddy has its requests in an object. Who names a field without a unit means seconds.
+    return duration !== undefined || this.#found.method === 'request.method' ? 1_000 : undefined
   }
 }
 

@@ -31,6 +31,11 @@ export class ShaperParser extends TextLineParser {
   has(): boolean {
     return false
   }
+
+  /** Its clients are hashes. */
+  override get notes(): readonly string[] {
+    return []
+  }
 }
 
 /** Whether a record is about a request. */

@@ -6,7 +6,7 @@
  * - IIS separates columns by a space and writes a plus for a space. `time-taken` is ms.
  * - CloudFront separates columns by a tab and encodes characters as in a URL. `time-taken` is seconds.
  */
-import type { FieldNames, FieldUse } from '../field-names.js'
+import { type FieldNames, type FieldUse, msOfUnit } from '../field-names.js'
 import { type BadLine, DIRECTIVE } from '../line-parser.js'
 import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
 import { readTimestamp, type Timestamp } from '../timestamp.js'
@@ -106,8 +106,8 @@ export class W3cParser extends TextLineParser {
   #readDuration(): number | undefined {
     const [, whole, fraction] = /^(\d{1,9})(\.\d{1,9})?$/.exec(this.#value('duration') ?? '') ?? []
     if (whole === undefined) return undefined
-    const isSeconds = fraction !== undefined || this.format === 'cloudfront'
-    return Number(`${whole}${fraction ?? ''}`) * (isSeconds ? 1_000 : 1)
+    const usual = fraction !== undefined || this.format === 'cloudfront' ? 's' : 'ms'
+    return Number(`${whole}${fraction ?? ''}`) * msOfUnit(this.#names.unit ?? usual)!
   }
 
   #namesOf(use: FieldUse): readonly string[] {
@@ -138,27 +138,15 @@ export class W3cParser extends TextLineParser {
   }
 }
 
-/** The first columns of a line, separated by a space. Some programs quote a text, with its quotes doubled. */
+/** A column, in quotes that are doubled inside, or as it is. */
+const COLUMN = /(?:^| )(?:"((?:[^"]|"")*)"?|([^ ]*))/g
+
+/** The first columns of a line, separated by a space. Some programs quote a text. */
 function columnsOf(line: string, most: number): string[] {
   if (!line.includes('"')) return line.split(' ', most)
   const columns: string[] = []
-  for (let from = 0; from <= line.length && columns.length < most; ) {
-    const isQuoted = line[from] === '"'
-    const end = isQuoted ? closingQuote(line, from + 1) : endOf(line, ' ', from)
-    columns.push(isQuoted ? line.slice(from + 1, end).replaceAll('""', '"') : line.slice(from, end))
-    from = end + (isQuoted ? 2 : 1)
+  for (const [, quoted, plain = ''] of line.matchAll(COLUMN)) {
+    if (columns.push(quoted?.replaceAll('""', '"') ?? plain) === most) break
   }
   return columns
-}
-
-function closingQuote(line: string, from: number): number {
-  let at = endOf(line, '"', from)
-  while (line[at + 1] === '"') at = endOf(line, '"', at + 2)
-  return at
-}
-
-/** The place of a character, or the end of the line. */
-function endOf(line: string, character: string, from: number): number {
-  const at = line.indexOf(character, from)
-  return at < 0 ? line.length : at
 }
