@@ -70,6 +70,12 @@ const PROGRAMS = [
     packages: { 'apt-get': 'haproxy', dnf: 'haproxy', brew: 'haproxy' },
   },
   { name: 'Caddy', variants: [['caddy']], packages: { 'apt-get': 'caddy', dnf: 'caddy', brew: 'caddy' } },
+  {
+    name: 'PgBouncer',
+    variants: [['pgbouncer']],
+    places: SYSTEM,
+    packages: { 'apt-get': 'pgbouncer', dnf: 'pgbouncer', brew: 'pgbouncer' },
+  },
 ]
 
 /** Package managers. The first that is installed is used. */

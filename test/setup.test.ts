@@ -6,10 +6,23 @@ import t from 'tap'
 import { ROOT } from './cli/command.js'
 
 /** After Chromium, which some tests leave out. */
-const MORE = ['gunicorn', 'apache2', 'php', 'python3', 'promtool', 'nginx', 'zsh', 'fish', 'tmux', 'haproxy', 'caddy']
+const MORE = [
+  'gunicorn',
+  'apache2',
+  'php',
+  'python3',
+  'promtool',
+  'nginx',
+  'zsh',
+  'fish',
+  'tmux',
+  'haproxy',
+  'caddy',
+  'pgbouncer',
+]
 const BINARIES = ['redis-server', 'redis-cli', 'initdb', 'postgres', 'chromium', ...MORE]
 const ALL =
-  'redis-server, PostgreSQL, Chromium, gunicorn, Apache, PHP, Python, promtool, nginx, zsh, fish, tmux, HAProxy and Caddy'
+  'redis-server, PostgreSQL, Chromium, gunicorn, Apache, PHP, Python, promtool, nginx, zsh, fish, tmux, HAProxy, Caddy and PgBouncer'
 const isRoot = process.getuid?.() === 0
 
 /** A folder with these programs in it, each a script of the shell. */
@@ -70,7 +83,7 @@ t.test('the command to type is told, for what is missing only', async t => {
   const sudo = isRoot ? '' : 'sudo '
   t.equal(
     told({ dnf: 'exit 9' }),
-    `the tests need ${ALL}; type: ${sudo}dnf install -y redis postgresql-server chromium python3-gunicorn httpd php-cli python3 golang-github-prometheus nginx zsh fish tmux haproxy caddy\n`,
+    `the tests need ${ALL}; type: ${sudo}dnf install -y redis postgresql-server chromium python3-gunicorn httpd php-cli python3 golang-github-prometheus nginx zsh fish tmux haproxy caddy pgbouncer\n`,
   )
 })
 
@@ -85,7 +98,7 @@ t.test('on Debian: root has it installed, and no service starts; others are told
   const path = folder(t, { 'apt-get': aptGet(creating), 'policy-rc.d': 'exit 7' })
   const { status, stdout, stderr } = setup(path)
   const command =
-    'apt-get install -y --no-install-recommends redis-server postgresql chromium gunicorn apache2 php-cli python3 prometheus nginx-light zsh fish tmux haproxy caddy'
+    'apt-get install -y --no-install-recommends redis-server postgresql chromium gunicorn apache2 php-cli python3 prometheus nginx-light zsh fish tmux haproxy caddy pgbouncer'
   if (!isRoot) {
     t.equal(status, 1)
     t.equal(stderr, `the tests need ${ALL}; type: sudo apt-get update && sudo ${command}\n`)

@@ -31,22 +31,18 @@ const SPECIAL_IPV4 = [
 /** Reserved in 2000::/3: protocols and Teredo, documentation, 6to4. */
 const SPECIAL_IPV6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20']
 
-type Kind = 'special' | 'public' | 'nat64'
+type Kind = 'special' | 'public'
 
 const entry = (range: string, kind: Kind) => [parseRange(range)!, kind] as const
 const ranges = new AddressRanges<Kind>([
   ...[...SPECIAL_IPV4, ...SPECIAL_IPV6].map(range => entry(range, 'special')),
   entry('0.0.0.0/0', 'public'),
   entry('2000::/3', 'public'),
-  entry('64:ff9b::/96', 'nat64'),
 ])
 
 /** Whether an address is loopback, private, link-local or otherwise not public. So is a text that is no address. */
 export function isSpecialAddress(address: string): boolean {
   const [bare = ''] = address.split('%')
   if (isIP(bare) === 0) return true
-  const plain = ipaddr.process(bare)
-  const kind = ranges.find(plain.toString())
-  if (kind !== 'nat64') return kind !== 'public'
-  return isSpecialAddress(ipaddr.fromByteArray(plain.toByteArray().slice(12)).toString())
+  return ranges.find(ipaddr.process(bare).toString()) !== 'public'
 }

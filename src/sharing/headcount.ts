@@ -5,12 +5,12 @@
  */
 import type { Roll } from '../core/store.js'
 
-/** How long a number of instances counts after it was seen, in ms. */
+/** How long a number of instances counts after it was seen, and the assumed one after the store was first seen, in ms. */
 const MEMORY_MS = 30_000
 
 /** Lower bounds on the number of instances, this one included. */
 export interface LeastInstances {
-  /** Holds until the store has answered. */
+  /** Holds until the store has answered for a while: all instances may start at once, and it may fail before they are counted. */
   readonly assumed?: number | undefined
   /** Always holds. */
   readonly workers?: number | undefined
@@ -26,6 +26,9 @@ export class Headcount {
   readonly #least: LeastInstances
   readonly #changed: () => void
   #sightings: readonly Sighting[] = []
+  /** ms. Undefined: the store has not answered. */
+  #firstAt: number | undefined
+  #isCounted = false
   /** How many instances had left each shard at its last answered beat. */
   readonly #left = new Map<string, number>()
 
@@ -38,13 +41,14 @@ export class Headcount {
   /** The known number of instances, this one included. */
   get instances(): number {
     const { assumed = 1, workers = 1 } = this.#least
-    const isKnown = this.#sightings.length > 0
-    return Math.max(workers, isKnown ? 1 : assumed, ...this.#sightings.map(({ count }) => count))
+    return Math.max(workers, this.#isCounted ? 1 : assumed, ...this.#sightings.map(({ count }) => count))
   }
 
   /** @param at ms */
   seen(shard: string, { count, left }: Roll, at: number): void {
     const before = this.instances
+    this.#firstAt ??= at
+    this.#isCounted ||= at - this.#firstAt >= MEMORY_MS
     const newlyLeft = Math.max(0, left - (this.#left.get(shard) ?? left))
     this.#left.set(shard, left)
     const others = this.#sightings

@@ -32,6 +32,9 @@ const BEAT_MS = 1_000
 /** The interval of probes otherwise. */
 export const PROBE_MS = 100
 
+/** For how long heartbeats are as frequent as probes: instances that start at once have to know of each other. */
+const EARLY_MS = 1_000
+
 /** How long an instance is `returning`. */
 const RETURN_MS = 1_000
 
@@ -52,6 +55,7 @@ export interface MembershipOptions {
 export class Membership {
   readonly #options: MembershipOptions
   #state: MembershipState = 'shared'
+  #startedAt = 0
   #returnedAt = 0
   /** The time of the last probe that was answered, in ms. */
   #provenAt = -Infinity
@@ -100,6 +104,7 @@ export class Membership {
 
   /** Starts the heartbeats. A shard that has not been tried is tried at once. */
   start(state: 'shared' | 'alone'): void {
+    this.#startedAt = this.#options.clock.now()
     this.#enter(state)
     if (this.#provenAt === -Infinity && state === 'shared') void this.#beat()
     else this.#plan()
@@ -188,9 +193,11 @@ export class Membership {
   #plan(): void {
     if (this.#closed) return
     const { clock } = this.#options
-    const interval = this.#state === 'shared' ? BEAT_MS : this.#state === 'doubtful' ? 0 : PROBE_MS
+    const now = clock.now()
+    const beat = now - this.#startedAt < EARLY_MS ? PROBE_MS : BEAT_MS
+    const interval = this.#state === 'shared' ? beat : this.#state === 'doubtful' ? 0 : PROBE_MS
     this.#next()
-    this.#next = clock.at(clock.now() + interval, () => void this.#beat())
+    this.#next = clock.at(now + interval, () => void this.#beat())
   }
 
   #enter(state: MembershipState): void {

@@ -10,6 +10,11 @@ export function describeTrouble(error: Error): string {
   return KNOWN.find(([text]) => text.test(message))?.[1] ?? 'the connection failed'
 }
 
+/** Whether a server answers and refuses: its user lacks rights, or is none. */
+export function isRefusal(reason: string | undefined): boolean {
+  return reason !== undefined && /\b(?:NOPERM|NOAUTH|WRONGPASS)\b|permission denied/.test(reason)
+}
+
 const KNOWN: readonly [text: RegExp, meaning: string][] = [
   [/sentinel/i, 'no Sentinel tells of the master'],
   [/timeout/i, 'no answer'],

@@ -290,11 +290,12 @@ t.test('an upstream is down while its breaker is open; one without a breaker is 
   t.equal(await rig.metric(up), 0)
 })
 
-t.test('of several processes: an upstream is up if all can use it, and the longest lag counts', async t => {
+t.test('of several processes: an upstream is up if all can use it, the longest lag counts, and a key once', async t => {
   const urls = { upstream: 'http://127.0.0.1:1', buckets: { client: { key: 'all', rate: '1000/s', capacity: 5 } } }
   const settings = { ...urls, routes: [{ name: 'api', mode: 'meter' }] }
   const [one, two] = [await startAdminRig(t, settings), await startAdminRig(t, settings)]
   for (let each = 0; each < 5; each += 1) await fetch(one.proxy.url)
+  await fetch(two.proxy.url)
   const parts = [...(await one.source.metrics()), ...(await two.source.metrics())]
   const valuesOf = (name: string) => parts.flat().filter(each => each.name === name)
   t.same(
@@ -302,6 +303,7 @@ t.test('of several processes: an upstream is up if all can use it, and the longe
     [0, 1],
   )
   const merged = AggregatorRegistry.aggregate(parts as never)
+  t.match(await merged.metrics(), /^shaper_keys\{bucket="client"\} 1$/m, 'a key of both is one')
   t.match(await merged.metrics(), /^shaper_upstream_up\{upstream="http:\/\/127\.0\.0\.1:1"\} 0$/m)
   const lags = valuesOf('shaper_event_loop_lag_seconds').map(({ values }) => values[0]!.value)
   t.match(await merged.metrics(), new RegExp(`^shaper_event_loop_lag_seconds ${Math.max(...lags)}$`, 'm'))

@@ -405,6 +405,13 @@ t.test('a line of a rejected request says by which bucket, and why', async t => 
   for (const reason of Object.keys(reasons)) t.ok(page.includes(`\`${reason}\``), `${reason} is in docs/operating.md`)
 })
 
+t.test('a line of a refused request says why, and is no warning', async t => {
+  const lines: string[] = []
+  const { finished } = createAccessLog({}, line => lines.push(line))
+  finished(record({ failure: { detail: 'no route matches' } }), 'refused', 404)
+  t.match(JSON.parse(lines[0]!), { level: 30, outcome: 'refused', detail: 'no route matches' })
+})
+
 t.test('each line of the access log has the time of its request', async t => {
   let line = ''
   const { finished } = createAccessLog({}, text => {

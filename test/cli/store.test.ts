@@ -303,18 +303,34 @@ t.test('started without the store: workers know how many they are', async t => {
   t.same(logged(command, /shared by/), [], 'no line says that anything is shared')
 })
 
-t.test('started without the store: the file gives the number of instances until the store answers', async t => {
-  const port = await freePort()
-  const command = start(t, configure(t, { type: 'redis', url: `redis://127.0.0.1:${port}`, instances: 4 }))
-  const rate = await rateAlone(t, await command.url)
-  t.ok(rate <= 10 * 1.05 && rate >= 10 * 0.9, `${rate}/s of a quarter of 40/s`)
-  t.match(logged(command, AWAY), [{ instances: 4, msg: /at 1\/4 of the rates$/ }])
-  const redis = new RedisServer(port, ['--save', '', '--appendonly', 'no'])
+t.test(
+  'started without the store: the file gives the least number of instances, also just after the store has answered',
+  async t => {
+    const port = await freePort()
+    const command = start(t, configure(t, { type: 'redis', url: `redis://127.0.0.1:${port}`, instances: 4 }))
+    const rate = await rateAlone(t, await command.url)
+    t.ok(rate <= 10 * 1.05 && rate >= 10 * 0.9, `${rate}/s of a quarter of 40/s`)
+    t.match(logged(command, AWAY), [{ instances: 4, msg: /at 1\/4 of the rates$/ }])
+    const redis = new RedisServer(port, ['--save', '', '--appendonly', 'no'])
+    t.teardown(() => redis.stop())
+    await redis.start()
+    await until('it shares', () => logged(command, BACK).length === 1)
+    t.equal(shares(command), 4)
+    await redis.kill()
+    await until('the log says that it is away', () => logged(command, AWAY).length === 2)
+    t.match(logged(command, AWAY)[1], { instances: 4, msg: /at 1\/4 of the rates$/ })
+  },
+)
+
+t.test('a Redis that answers and refuses: the start says so, and why', async t => {
+  const redis = await startRedis()
   t.teardown(() => redis.stop())
-  await redis.start()
-  await until('it shares', () => logged(command, BACK).length === 1)
-  t.equal(shares(command), 1)
-  await redis.kill()
-  await until('the log says that it is away', () => logged(command, AWAY).length === 2)
-  t.match(logged(command, AWAY)[1], { instances: 1, msg: /at 1\/1 of the rates$/ })
+  await redis.command('ACL', 'SETUSER', 'member', 'on', '>secret', '+@all', '~other:*')
+  const url = redis.url.replace('//', '//member:secret@')
+  const command = start(t, configure(t, { type: 'redis', url, onOutage: 'closed' }))
+  t.equal((await command.finished).code, 1)
+  t.match(
+    command.stderr(),
+    /the store redis refuses \(.*NOPERM.*\); give its user the rights that docs\/scaling\.md names/,
+  )
 })

@@ -47,7 +47,7 @@ export function several(name: string, bytes: string, statuses: number[], after: 
 }
 
 export function made(name: string, bytes: string, expected: Omit<Case, 'name' | 'bytes' | 'method'>): Made {
-  const method = /^\s*([A-Z]+) /.exec(bytes)?.[1] ?? 'GET'
+  const method = /^\s*([A-Z-]+) /.exec(bytes)?.[1] ?? 'GET'
   return cases => cases.push({ name, bytes, method, ...expected })
 }
 

@@ -7,7 +7,7 @@ export interface StrictRequest {
   readonly body: string
 }
 
-const REQUEST_LINE = /^([A-Z]+) (\/[\x21-\x7e]*) HTTP\/1\.1$/
+const REQUEST_LINE = /^([A-Z-]+) (\/[\x21-\x7e]*) HTTP\/1\.1$/
 const FIELD =
   /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):(?: ([\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)?$/
 const HOP_BY_HOP = /^(?:keep-alive|proxy-.*|te|trailer|http2-settings|expect)$/

@@ -167,6 +167,8 @@ export interface Rig {
   readonly rehearsed: string[]
   /** `route detail` of what failed or has to be sent again, and of tunnels that were closed, in order. */
   readonly failures: string[]
+  /** `METHOD target: detail` of what was refused, in order. */
+  readonly refused: string[]
   /** What the system said of each failure that has an outcome, in order. */
   readonly causes: string[]
   /** Why requests were given up, in order. */
@@ -220,6 +222,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const released: Rig['released'] = []
   const rehearsed: string[] = []
   const failures: string[] = []
+  const refused: string[] = []
   const causes: string[] = []
   const givenUp: GivenUp[] = []
   const rejections: string[] = []
@@ -227,7 +230,12 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait, givenUp: reason, rejection, failure, onTrial, coalesced }, outcome, status) {
+    finished(
+      { route, method, target, wait, givenUp: reason, rejection, failure, onTrial, coalesced },
+      outcome,
+      status,
+    ) {
+      if (outcome === 'refused') refused.push(`${method} ${target}: ${failure?.detail}`)
       if (outcome === 'failed' && failure !== undefined && !failure.isEarlier)
         push(failures, `${route} ${failure.detail}`)
       if (failure?.cause !== undefined) causes.push(failure.cause.message)
@@ -273,6 +281,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     outcomes,
     waits,
     queued,
+    refused,
     released,
     rehearsed,
     failures,

@@ -108,7 +108,7 @@ const REFUSED: Case[] = [
   { name: 'HTTP/0.9', text: 'GET /\r\n\r\n', status: 505 },
   { name: 'another version', text: 'GET / HTTP/1.2\r\nHost: h\r\n\r\n', status: 400 },
   { name: 'garbage', text: '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03', status: 400 },
-  { name: 'an unknown method', text: 'FROB / HTTP/1.1\r\nHost: h\r\n\r\n', status: 400 },
+  { name: 'a method that is no token', text: 'FR@B / HTTP/1.1\r\nHost: h\r\n\r\n', status: 400 },
   { name: 'a method in lower case', text: 'get / HTTP/1.1\r\nHost: h\r\n\r\n', status: 400 },
 ]
 
@@ -307,5 +307,35 @@ t.test('unusual but valid framing is one request', async t => {
     client.send(text)
     t.equal((await client.answer()).status, 200, JSON.stringify(text))
     t.equal(upstream.text.split('POST / HTTP/1.1').length, before + 1)
+  }
+})
+
+const BAD_LENGTHS = 'Host: h\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n'
+const PROXY = 'this looks like the PROXY protocol; what is in front has to send X-Forwarded-For in its place'
+
+const REASONS: readonly (readonly [text: string, told: string])[] = [
+  [`POST /a?b HTTP/1.1\r\n${BAD_LENGTHS}`, 'POST /a?b: the request is malformed: a bad Content-Length'],
+  [
+    'GET /a HTTP/1.1\nHost: h\n\n',
+    'GET /a: the request is malformed: a control character or a bare line end in the headers',
+  ],
+  [
+    'GET /\xc3\xbc HTTP/1.1\r\nHost: h\r\n\r\n',
+    'GET /\xc3\xbc: the request is malformed: the target has bytes above 127; they have to be percent-encoded',
+  ],
+  ['PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n\r\n', `PROXY TCP4: the request is malformed: ${PROXY}`],
+  ['\r\n\r\n\0\r\nQUIT\n', ` : the request is malformed: ${PROXY}`],
+  ['\x16\x03\x01\x02\0', ' : the request is malformed: this looks like TLS, and this address is for plain HTTP'],
+  ['GET /none HTTP/1.1\r\nHost: h\r\n\r\n', 'GET /none: no route matches'],
+]
+
+t.test('a refusal tells its reason, to the client and to the log, with what was asked for', async t => {
+  const routes = [{ name: 'one', match: { path: '/one' }, mode: 'off' }]
+  const rig = await startRig(t, { upstream: 'http://127.0.0.1:9', routes })
+  for (const [text, told] of REASONS) {
+    const client = await connect(t, rig)
+    const { detail } = (await client.ask(text)).json() as { detail: string }
+    t.equal(rig.refused.at(-1), told)
+    t.ok(told.endsWith(`: ${detail}`), detail)
   }
 })

@@ -331,7 +331,11 @@ t.test('addresses: valid and invalid ones, and their keys', async t => {
   ] as const) {
     t.equal(addressKey('fedc:0:1:abcd::ffff', prefix), wanted)
     t.equal(addressKey('1.2.3.4', prefix), '1.2.3.4')
+    t.equal(addressKey('64:ff9b::203.0.113.7', prefix), '203.0.113.7', 'NAT64')
   }
+  // Not NAT64: another prefix, and bits in between.
+  for (const address of ['64:ff9b:1::cb00:7107', '64:ff9b::1:cb00:7107', '64:ff9a::cb00:7107'])
+    t.match(addressKey(address), /::\/64$/, address)
 })
 
 t.test('ipv6: the networks that share a bucket, also where the address stands for a missing key', async t => {

@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import { createServer } from 'node:net'
+import { connect, createServer } from 'node:net'
 
 /** Ports that this process has handed out. Their servers may not listen yet. */
 const given = new Set<number>()
@@ -28,4 +28,12 @@ async function isFree(port: number): Promise<boolean> {
   } finally {
     server.close()
   }
+}
+
+export function isListening(port: number): Promise<boolean> {
+  return new Promise(resolve => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
+    socket.once('connect', () => socket.destroy())
+  })
 }

@@ -2,11 +2,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { endWithThisProcess } from './end-with-this-process.js'
-import { freePort } from './free-port.js'
+import { freePort, isListening } from './free-port.js'
 import { until } from './redis.js'
 
 const DEPLOY = new URL('../../deploy/gate/', import.meta.url)
@@ -113,7 +112,10 @@ export async function startGateProxy(
   child.once('error', error => {
     failure = error
   })
-  await until(`${name} is ready`, async () => failure !== undefined || child.exitCode !== null || (await listens(port)))
+  await until(
+    `${name} is ready`,
+    async () => failure !== undefined || child.exitCode !== null || (await isListening(port)),
+  )
   if (failure !== undefined) throw new Error(`${name} is needed: ${install}`, { cause: failure })
   if (child.exitCode !== null) throw new Error(`${name} has ended:\n${proxy.output}`)
   return proxy
@@ -126,12 +128,4 @@ async function end(child: ChildProcess): Promise<void> {
   const killer = setTimeout(() => child.kill('SIGKILL'), 2_000)
   await ended
   clearTimeout(killer)
-}
-
-function listens(port: number): Promise<boolean> {
-  return new Promise(resolve => {
-    const socket = connect(port, '127.0.0.1')
-    socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
-    socket.once('connect', () => socket.destroy())
-  })
 }

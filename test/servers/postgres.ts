@@ -1,11 +1,13 @@
 /** A PostgreSQL for a test, on a free port, in a directory that is deleted, without sync. */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { freePort } from './free-port.js'
+import { endWithThisProcess } from './end-with-this-process.js'
+import { freePort, isListening } from './free-port.js'
+import { until } from './redis.js'
 
 const INSTALL =
   'install PostgreSQL, e.g. apt-get install postgresql, dnf install postgresql-server, brew install postgresql'
@@ -161,4 +163,43 @@ export async function startPostgres(): Promise<PostgresServer> {
     resume: () => signal('SIGCONT'),
     close,
   }
+}
+
+/** A PgBouncer in front of a PostgreSQL, until the test ends. @returns its URL */
+export async function startPgBouncer(
+  t: { teardown(run: () => unknown): void },
+  { port: server }: PostgresServer,
+  mode: 'session' | 'transaction',
+): Promise<string> {
+  const directory = mkdtempSync(join(tmpdir(), 'shaper-pgbouncer-'))
+  const port = await freePort()
+  const file = join(directory, 'pgbouncer.ini')
+  writeFileSync(join(directory, 'users'), '"shaper" ""\n')
+  writeFileSync(
+    file,
+    `[databases]
+* = host=127.0.0.1 port=${server} user=shaper
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = ${port}
+unix_socket_dir =
+auth_type = trust
+auth_file = ${join(directory, 'users')}
+pool_mode = ${mode}
+`,
+  )
+  const { uid, gid } = identity()
+  if (uid !== undefined) for (const each of ['', 'users', 'pgbouncer.ini']) chownSync(join(directory, each), uid, gid!)
+  const program = existsSync('/usr/sbin/pgbouncer') ? '/usr/sbin/pgbouncer' : 'pgbouncer'
+  const child = spawn(program, [file], { ...identity(), cwd: directory, stdio: 'ignore' })
+  const failed = new Promise<never>((_, reject) =>
+    child.once('error', cause => reject(new Error('PgBouncer is needed: apt-get install pgbouncer', { cause }))),
+  )
+  endWithThisProcess(child)
+  t.teardown(() => {
+    child.kill('SIGKILL')
+    rmSync(directory, { recursive: true, force: true })
+  })
+  await Promise.race([failed, until('PgBouncer listens', () => isListening(port))])
+  return `postgres://shaper@127.0.0.1:${port}/postgres`
 }

@@ -12,6 +12,23 @@ function counted() {
   }
 }
 
+t.test('the assumed number holds until the store has answered for 30 s', async t => {
+  const told: number[] = []
+  const headcount = new Headcount({ assumed: 3 }, () => told.push(headcount.instances))
+  t.equal(headcount.instances, 3)
+  for (const [count, at, wanted] of [
+    [1, 5_000, 3],
+    [2, 34_999, 3],
+    [4, 34_999, 4],
+    [2, 35_000, 4],
+    [2, 65_000, 2],
+  ] as const) {
+    headcount.seen('', roll(count, 0), at)
+    t.equal(headcount.instances, wanted, `${at}`)
+  }
+  t.same(told, [4, 2])
+})
+
 t.test('those who leave are not counted by a name that a shard had before', async t => {
   const { headcount, seen } = counted()
   // Before the shards are known there is one without a name.

@@ -53,3 +53,17 @@ t.test('the clients of an instance do not leave in step', async t => {
     t.ok(Math.min(...gaps) >= 199, `${key}: ${Math.min(...gaps)} ms`)
   }
 })
+
+t.test('instances that lose the store in their first second know of each other', async t => {
+  for (const lostAt of [150, 300, 900]) {
+    const next = random(lostAt)
+    const world = createWorld([{ name: 'everyone', rate: 0.03, capacity: 4_000 }], 3, () => 0.1 + next() * 0.4)
+    for (let count = 0; count < 1_200; count += 1) world.instances[count % 3]!.request(['all'])
+    await world.run(lostAt)
+    world.down = true
+    await world.run(10_000)
+    const sent = world.sent.filter(({ at }) => at > lostAt)
+    t.ok(sent.length < (10_000 - lostAt) * 0.03 + 4, `lost after ${lostAt} ms: ${sent.length}`)
+    t.ok(sent.length > 9_000 * 0.03 * 0.95, `${sent.length} are enough`)
+  }
+})

@@ -258,8 +258,10 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     })
     new Gauge({
       name: 'shaper_keys',
-      help: 'Bucket instances',
+      help: 'Bucket instances, with several workers of the one that has most',
       labelNames: ['bucket'],
+      // Those of a key are one, whichever workers have it.
+      aggregator: 'max',
       registers,
       collect() {
         this.reset()

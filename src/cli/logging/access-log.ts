@@ -1,6 +1,6 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { GivenUp, Observer, RequestFailure, RequestRecord } from '../../proxy/observe/observer.js'
+import type { GivenUp, Observer, Outcome, RequestFailure, RequestRecord } from '../../proxy/observe/observer.js'
 import { hashedKey } from '../../proxy/routing/key.js'
 import { withoutQuery } from './request-path.js'
 
@@ -60,8 +60,7 @@ export function createAccessLog(
 
   return {
     finished(request, outcome, status) {
-      const failure = outcome === 'failed' ? request.failure : undefined
-      const level = failure === undefined ? INFO : WARN
+      const [failure, level] = failureOf(request, outcome)
       if (level < least) return
       const { route, method, target } = request
       const key = keyOf(request)
@@ -87,6 +86,12 @@ export function createAccessLog(
       write(line[0] + costFields(request) + line[1])
     },
   }
+}
+
+/** Why a request was refused or has failed, and the level of its line. */
+function failureOf({ failure }: RequestRecord, outcome: Outcome): readonly [RequestFailure | undefined, number] {
+  if (outcome === 'refused') return [failure, INFO]
+  return outcome === 'failed' && failure !== undefined ? [failure, WARN] : [undefined, INFO]
 }
 
 function timeFields({ wait, predictedWait, upstreamTime, retries, coalesced }: RequestRecord): string {

@@ -8,6 +8,7 @@ import type { Logger } from 'pino'
 import type { StoreSettings } from '../../config/settings.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { ShardNews } from '../../sharing/sharing.js'
+import { isRefusal } from '../../stores/describe-error.js'
 
 /** ms between two lines about outages that begin, or about errors without an outage. */
 const QUIET_MS = 10_000
@@ -69,7 +70,8 @@ export function createStoreLog(
     outage.isReported = true
     unreported = 0
     nextOutage = performance.now() + QUIET_MS
-    schedule(() => log.warn(fields, `the store does not answer${placeOf(shards)}: ${alone(settings, instances)}`))
+    const what = isRefusal(reason) ? 'the store refuses' : 'the store does not answer'
+    schedule(() => log.warn(fields, `${what}${placeOf(shards)}: ${alone(settings, instances)}`))
   }
 
   function catchUp(): void {

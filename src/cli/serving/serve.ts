@@ -15,6 +15,7 @@ import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
 import { hashedKey } from '../../proxy/routing/key.js'
 import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
 import { failureText } from '../../proxy/upstream/upstream-error.js'
+import { isRefusal } from '../../stores/describe-error.js'
 import { openStore } from '../../stores/open.js'
 import { CommandError } from '../command-error.js'
 import { createAccessLog } from '../logging/access-log.js'
@@ -131,7 +132,9 @@ async function start(
       least: { assumed: 'instances' in store ? store.instances : undefined, workers },
     },
   }).catch(error => {
-    throw error instanceof StoreError ? unreachable(store.type, storeLog.reason) : explainStartError(error, settings)
+    throw error instanceof StoreError
+      ? unreachable(store.type, storeLog.reason ?? error.message)
+      : explainStartError(error, settings)
   })
   for (const write of deferred) write()
   deferred = undefined
@@ -143,9 +146,11 @@ async function openPrimary(pipe: Duplex): Promise<Store> {
   return createWorkerStore({ pipe, timeout: OF_PRIMARY.timeout })
 }
 
-function unreachable(type: string, reason: string | undefined): CommandError {
-  const why = reason === undefined ? '' : ` (${reason})`
-  return new CommandError(`the store ${type} does not answer${why}; start it, or set "onOutage" to "local" or "open"`)
+function unreachable(type: string, reason: string): CommandError {
+  const [what, remedy] = isRefusal(reason)
+    ? ['refuses', 'give its user the rights that docs/scaling.md names']
+    : ['does not answer', 'start it']
+  return new CommandError(`the store ${type} ${what} (${reason}); ${remedy}, or set "onOutage" to "local" or "open"`)
 }
 
 /**

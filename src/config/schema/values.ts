@@ -2,6 +2,7 @@
 import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { LAST_PRIORITY } from '../../core/priority.js'
+import { METHOD } from '../../http/method.js'
 import { either, nearest, quote, unknownKey, wants } from '../messages.js'
 import {
   durationError,
@@ -93,11 +94,11 @@ export function text(noun: string, remedy: string) {
 const nameError = wants('a name', NAME_REMEDY)
 export const name = z.string({ error: nameError }).regex(NAME, { error: nameError })
 
-/** A method, upper-cased. Others than those of Node's parser could never match. @throws RangeError */
+/** A method, upper-cased. One that resembles a usual one is a misspelling of that. @throws RangeError */
 export function methodName(value: string): string {
   const method = value.toUpperCase()
-  if (METHODS.includes(method)) return method
-  const near = nearest(method, METHODS)
+  const near = METHODS.includes(method) ? undefined : nearest(method, METHODS)
+  if (METHOD.test(method) && near === undefined) return method
   throw new RangeError(
     `${quote(value)} is not an HTTP method; ${near ? `did you mean "${near}"?` : 'use e.g. "GET", "POST"'}`,
   )

@@ -1,10 +1,10 @@
 /** Warns of tiers that no request can be in. Keys and header values may be credentials, so a warning names their place only. */
-import { METHODS } from 'node:http'
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { ipv6Network } from '../../http/ipv6-network.js'
 import { parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
 import { hostName } from '../../http/matching/host-pattern.js'
+import { METHOD } from '../../http/method.js'
 import { either, quote } from '../messages.js'
 import type { BucketSettings, KeyPart, Settings } from '../settings.js'
 import { headerValueFault, headerValueFaults } from './header-values.js'
@@ -110,7 +110,7 @@ function valueFaults(value: string, part: KeyPart, { bucket, routes }: Users): s
         ? []
         : [`no route of that name uses the bucket; use ${either(routes)}`]
     case 'method':
-      return METHODS.includes(value) ? [] : ['it is no HTTP method; use e.g. "GET", in capitals']
+      return METHOD.test(value) ? [] : ['it is no HTTP method; use e.g. "GET", in capitals']
     case 'host':
       return hostName(value) === value
         ? []

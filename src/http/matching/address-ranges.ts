@@ -1,5 +1,6 @@
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
+import { ipv4Inside } from '../ipv6-network.js'
 
 /** An address, or all that begin with the same bits. An IPv4 range mapped into IPv6 is one of IPv4. */
 export interface AddressRange {
@@ -75,15 +76,21 @@ export class AddressRanges<T> {
     this.#byLength = byLength
   }
 
-  /** What belongs to the longest prefix that an address has; undefined: it is in no range, or no address. */
+  /**
+   * What belongs to the longest prefix that an address has. One of NAT64 is also the IPv4 address inside it.
+   *
+   * @returns undefined: it is in no range, or no address
+   */
   find(address: string): T | undefined {
     if (isIP(address) === 0) return undefined
-    const bytes = ipaddr.parse(address).toByteArray()
+    const parsed = ipaddr.parse(address)
+    const bytes = parsed.toByteArray()
     for (const { bits, values } of this.#byLength.get(bytes.length)!) {
       const found = values.get(keyOf(bytes, bits))
       if (found !== undefined) return found
     }
-    return undefined
+    const ipv4 = 'parts' in parsed ? ipv4Inside(parsed.parts) : undefined
+    return ipv4 === undefined ? undefined : this.find(ipv4)
   }
 }
 

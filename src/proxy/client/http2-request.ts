@@ -1,11 +1,10 @@
-import { METHODS } from 'node:http'
 import type { IncomingHttpHeaders } from 'node:http2'
+import { METHOD } from '../../http/method.js'
 import type { ClientRequest } from '../http/client.js'
 import { isGrpc } from '../http/grpc.js'
-import type { Reply } from '../http/reply.js'
+import { malformed, type Reply } from '../http/reply.js'
 import { type HeadLimits, tooMany } from '../http1/request-parser.js'
 
-const KNOWN = new Set(METHODS)
 /** Anything else would be an absolute URL to an upstream of HTTP/1.1, or no target (RFC 9113 8.3.1). */
 const PATH = /^(?:\/[\x21-\x7e]*|\*)$/
 const SCHEME = /^https?$/i
@@ -105,10 +104,14 @@ export class Http2Request implements ClientRequest {
     if (this.method === 'CONNECT') return { status: 501, detail: 'CONNECT is not supported over HTTP/2' }
     if (hostDiffers) return { status: 400, detail: 'Host differs from :authority' }
     // An upstream of HTTP/1.1 would read anything else as another request.
-    const isSound = KNOWN.has(this.method) && PATH.test(this.url) && NAMES.test(names) && !CONTROLS.test(values)
-    return isSound && SCHEME.test(scheme) && LENGTH.test(contentLength)
-      ? undefined
-      : { status: 400, detail: 'the request is malformed' }
+    const how =
+      (!METHOD.test(this.method) && 'the method is no name in capitals') ||
+      (!PATH.test(this.url) && 'the path has characters that have to be percent-encoded') ||
+      (!NAMES.test(names) && 'a header without a valid name') ||
+      (CONTROLS.test(values) && 'a control character in the headers') ||
+      (!SCHEME.test(scheme) && 'the scheme is neither http nor https') ||
+      (!LENGTH.test(contentLength) && 'a bad Content-Length')
+    return how ? { status: 400, detail: malformed(how) } : undefined
   }
 }
 

@@ -42,9 +42,12 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   /** All of it has come. */
   whole = false
   readonly #source: BodySource
+  readonly #options: BodyOptions
   readonly #held: HeldBytes
   readonly #leastRate: LeastRate | undefined
   #kept = new KeptBytes()
+  /** All of it, as long as it may have to be sent again. */
+  #copy: KeptBytes | undefined
   /** Bytes that may wait here before the source is paused. */
   #reach = BODY_BUFFER
   /** The reader wants more. What is kept follows when it has taken all. */
@@ -55,9 +58,11 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   /** Bytes that have come since the rate was measured last. */
   #measured = 0
 
-  constructor(source: BodySource, { budget, client, leastRate }: BodyOptions) {
+  constructor(source: BodySource, options: BodyOptions) {
     super({ highWaterMark: BODY_BUFFER })
+    const { budget, client, leastRate } = options
     this.#source = source
+    this.#options = options
     this.#held = new HeldBytes(budget, client)
     this.#leastRate = leastRate
     // An abort destroys this stream with an error that is reported elsewhere.
@@ -96,7 +101,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
 
   #count(change: number): void {
     this.#unsent += change
-    this.#held.hold(this.#unsent)
+    this.#held.hold(Math.max(this.#unsent, this.#copy?.length ?? 0))
   }
 
   #isFull(): boolean {
@@ -175,6 +180,27 @@ export class OwnBody extends Readable implements RequestBody, Watched {
     // It asks for more before it takes out what it returns.
     if (this.#wanted && this.#paused && !this.#isFull()) this.#resume()
     return chunk
+  }
+
+  keep(): void {
+    if (!this.whole || this.readableDidRead) return
+    this.#copy = new KeptBytes()
+    for (const piece of this.#kept.pieces) this.#copy.add(piece)
+  }
+
+  forget(): void {
+    this.#copy = undefined
+    this.#count(0)
+  }
+
+  again(): OwnBody | undefined {
+    const copy = this.#copy
+    if (copy === undefined) return undefined
+    this.forget()
+    const body = new OwnBody(this.#source, { ...this.#options, leastRate: undefined })
+    body.whole = true
+    for (const piece of copy.pieces) body.receive(piece)
+    return body
   }
 
   written(bytes: number): void {

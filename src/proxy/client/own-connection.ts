@@ -15,6 +15,7 @@ import { BODY_BUFFER, type ByteBudget, HeldBytes } from '../http/connection/byte
 import type { ClientConnection, OpenConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import type { LeastRate } from '../http/connection/least-rate.js'
 import { watchOver } from '../http/connection/linger.js'
+import { malformed } from '../http/reply.js'
 import { joinedFields, ProtocolError } from '../http1/fields.js'
 import { type RequestHead, RequestParser, type RequestSink } from '../http1/request-parser.js'
 import type { ClientTimeouts } from './client-timeouts.js'
@@ -207,8 +208,7 @@ export class OwnConnection
       at = this.#parser.read(buffer, 0, end)
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error
-      const { status, message } = error
-      this.#refuse(status, DETAILS[status] ?? message)
+      this.#refuse(error.status, detailOf(error))
       return this.#start()
     }
     this.#start()
@@ -351,13 +351,13 @@ export class OwnConnection
   #refuse(status: number, detail: string): void {
     this.#parser.stop()
     this.last()
-    const refusal = new RefusedConnection(this.#home.context, this, status, detail)
     if (this.#request === undefined) {
       this.#watch(undefined)
+      const refusal = new RefusedConnection(this.#home.context, this, this.#parser.line, { status, detail })
       this.current = refusal
       refusal.start()
     } else if (this.current === undefined) this.socket.destroy()
-    else this.current.onMalformed(refusal.reply)
+    else this.current.onMalformed({ status, detail, close: true })
   }
 
   last(): void {
@@ -499,10 +499,9 @@ export class OwnConnection
   }
 }
 
-/** What a client is told, by status. */
-const DETAILS: Record<number, string> = {
-  400: 'the request is malformed',
-  413: 'the chunk extensions are too large',
+/** What a client is told. */
+function detailOf({ status, message }: ProtocolError): string {
+  return status === 400 ? malformed(message) : message
 }
 
 /** Only WebSockets are tunnelled. We could not limit the requests inside an h2c tunnel. */

@@ -2,7 +2,6 @@ import { STATUS_CODES } from 'node:http'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { ProxyContext } from '../context.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
-import type { Reply } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 
 /** Ends a connection whose bytes are no valid request: sends a problem document in its turn, as the last answer. */
@@ -10,19 +9,28 @@ export class RefusedConnection implements PipelinedRequest {
   readonly inFlight = false
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
-  readonly reply: Reply
+  readonly #line: string
+  readonly #reply: { readonly status: number; readonly detail: string }
 
-  constructor(context: ProxyContext, connection: ClientConnection, status: number, detail: string) {
+  /** @param line the begin of the request, as far as it is known */
+  constructor(
+    context: ProxyContext,
+    connection: ClientConnection,
+    line: string,
+    reply: { readonly status: number; readonly detail: string },
+  ) {
     this.#context = context
     this.#connection = connection
-    this.reply = { status, detail, close: true }
+    this.#line = line
+    this.#reply = reply
   }
 
   start(): void {
     const { socket } = this.#connection
-    const { status, detail } = this.reply
+    const { status, detail } = this.#reply
     if (!socket.writable) return
-    this.#context.observer.finished?.(UNREADABLE, 'refused', status)
+    const [, method = '', target = ''] = LINE.exec(this.#line) ?? []
+    this.#context.observer.finished?.({ ...UNREADABLE, method, target, failure: { detail } }, 'refused', status)
     const title = STATUS_CODES[status]!
     const body = JSON.stringify({ type: 'about:blank', title, status, detail })
     socket.write(
@@ -38,6 +46,9 @@ export class RefusedConnection implements PipelinedRequest {
 
   cutOff(): void {}
 }
+
+/** A method and a target, or what stands in their place. */
+const LINE = /^([^ \r\n]+)(?: +([^ \r\n]+))?/
 
 /** A record for a request that could not be read. */
 const UNREADABLE: RequestRecord = {

@@ -63,6 +63,9 @@ const LOOP = new Refusal(508, 'the request has passed this shaper before: its up
 const PASS = 204
 const NO_GATE: GateSettings = {}
 
+/** How often a request is sent again that its upstream has not taken: it takes no stream more, or no connection's. */
+const MOST_UNTAKEN = 10
+
 /** The status of a request whose client is gone. */
 const GONE = 499
 
@@ -102,6 +105,8 @@ export class Exchange
   readonly #body: IncomingBody
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
+  /** How often its upstream has not taken it. */
+  #untaken = 0
   /** What its upstream hears of it, once it is sent. */
   #report: UpstreamReport | undefined
   /** Set once there was no connection for it: until when it may wait for one. */
@@ -606,7 +611,10 @@ export class Exchange
    * @returns false if the failure stands
    */
   #sendAgain(end: Failure): boolean {
-    if (!end.repeatable || this.#resentAfter !== undefined) return false
+    if (end.untaken) {
+      if (this.#untaken === MOST_UNTAKEN || !this.#body.rewind()) return false
+      this.#untaken += 1
+    } else if (!end.repeatable || this.#resentAfter?.repeatable) return false
     this.#resentAfter = end
     this.failure = end
     if (this.#visit === undefined) {
@@ -667,12 +675,14 @@ export class Exchange
 
   /** Ends the request wherever it is. A client that has part of an answer notices because its connection closes. */
   #stop(outcome: Outcome, reply: Reply): void {
+    if (outcome === 'refused') this.failure = reply
     this.#leave(outcome, reply.status)
     if (this.res.headersSent) this.res.cut()
     else this.#reply(outcome, reply)
   }
 
   #answer(outcome: Outcome, reply: Reply): void {
+    if (outcome === 'refused') this.failure = reply
     this.over(outcome, reply.status)
     this.#reply(outcome, reply)
   }

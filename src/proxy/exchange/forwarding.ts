@@ -13,7 +13,7 @@ import { joinedFields } from '../http1/fields.js'
 import type { ResponseHead } from '../http1/response-parser.js'
 import type { ResponseHandler, SendingConnection } from '../http1/upstream-connection.js'
 import type { Upstream } from '../upstream/upstream.js'
-import { causeOf, describeError, isDisconnect } from '../upstream/upstream-error.js'
+import { causeOf, describeError, isDisconnect, isUntaken } from '../upstream/upstream-error.js'
 
 /**
  * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's connection ends.
@@ -33,6 +33,8 @@ export interface Failure {
    * idle connection.
    */
   readonly repeatable?: boolean
+  /** The upstream has not processed it. It may be sent again, whatever its method is, if its body is still there. */
+  readonly untaken?: boolean
 }
 
 /** The exchange that is being forwarded. */
@@ -318,9 +320,9 @@ export class Forwarding implements ResponseHandler, Watched {
   #fail(status: Failure['status'], detail: string, cause?: Error): void {
     const unconnected = this.#phase === 'starting'
     this.#finish(unconnected)
-    const repeatable = cause !== undefined && this.#isRepeatable(cause)
     const { owner } = this.#options
-    owner.forwarded({ kind: 'failed', status, detail, unconnected, repeatable, ...(cause !== undefined && { cause }) })
+    const again = cause && { cause, untaken: isUntaken(cause), repeatable: this.#isRepeatable(cause) }
+    owner.forwarded({ kind: 'failed', status, detail, unconnected, ...again })
   }
 
   /**

@@ -1,7 +1,7 @@
 import { BlockList, isIP, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { ownValue } from '../../core/structures/own-value.js'
-import { ipv6Network } from '../../http/ipv6-network.js'
+import { ipv4Inside, ipv6Network } from '../../http/ipv6-network.js'
 
 const NAMED_NETWORKS: Record<string, readonly string[]> = {
   loopback: ['127.0.0.0/8', '::1/128'],
@@ -38,13 +38,15 @@ function canonical(address: string): string {
 }
 
 /**
- * The key `ip` of an address. IPv6 hosts own a whole /64, so the key is that network.
+ * The key `ip` of an address. IPv6 hosts own a whole /64, so the key is that network. Behind NAT64 all of IPv4 is one network, so
+ * the key is the IPv4 address.
  *
  * @param prefix bits of another network, for IPv6
  */
 export function addressKey(address: string, prefix = 64): string {
   if (isIP(address) !== 6) return address
-  return ipv6Network((ipaddr.parse(address) as ipaddr.IPv6).parts, prefix)
+  const { parts } = ipaddr.parse(address) as ipaddr.IPv6
+  return ipv4Inside(parts) ?? ipv6Network(parts, prefix)
 }
 
 /** The other end of a connection. */

@@ -42,6 +42,8 @@ export interface RequestBody extends UploadBody {
    * @param done not called after a hang-up, which destroys the body
    */
   readAhead(done: () => void): void
+  /** The same body from its beginning. Undefined: it was not kept. */
+  again(): RequestBody | undefined
 }
 
 /** The head of an answer that is passed on. */

@@ -79,6 +79,11 @@ export function refused({ status, detail, close }: Refusal): Reply {
   }
 }
 
+/** The detail of a request that breaks the rules of HTTP. @param how which one */
+export function malformed(how: string): string {
+  return `the request is malformed: ${how}`
+}
+
 /**
  * Answers a request that has waited for its `maxWait`.
  *

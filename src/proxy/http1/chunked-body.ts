@@ -1,6 +1,6 @@
 /**
- * Decodes a body in chunks (RFC 9112 7.1) strictly. A chunk has a size in hex digits and nothing around it. Extensions are
- * ignored, malformed ones refused. Trailers are fields that say nothing about the framing.
+ * Decodes a body in chunks (RFC 9112 7.1) strictly. A chunk has a size in hex digits and nothing around it, or spaces behind it
+ * where that is allowed. Extensions are ignored, malformed ones refused. Trailers are fields that say nothing about the framing.
  */
 import { ProtocolError, parseFields } from './fields.js'
 import { HeldText } from './held-text.js'
@@ -15,11 +15,13 @@ export interface ChunkLimits {
   readonly line: number
   /** Bytes. The longest trailer section. */
   readonly trailers: number
+  /** Whether a size may have spaces behind it. Some devices send them, and nginx and curl read them. */
+  readonly padding: 'read' | 'refused'
 }
 
 /** Extensions are ignored (RFC 9112 7.1.1). */
 const SIZE =
-  /^([0-9a-fA-F]{1,13})(?:;[\w!#$%&'*+\-.^`|~]+(?:=(?:[\w!#$%&'*+\-.^`|~]+|"[\w !#$%&'()*+,\-./:;<=>?@[\]^`{|}~]*"))?)*\r\n$/
+  /^([0-9a-fA-F]{1,13})([ \t]*)(?:;[\w!#$%&'*+\-.^`|~]+(?:=(?:[\w!#$%&'*+\-.^`|~]+|"[\w !#$%&'()*+,\-./:;<=>?@[\]^`{|}~]*"))?)*\r\n$/
 
 /** Names of fields that must not be trailers. */
 const FRAMING = new Set(['content-length', 'transfer-encoding', 'connection', 'proxy-connection', 'upgrade'])
@@ -34,7 +36,7 @@ export class ChunkedBody {
   /** Names and values in turn. Valid once it has ended. */
   trailers: readonly string[] = NONE
   readonly #sink: ContentSink
-  readonly #longestLine: number
+  readonly #limits: ChunkLimits
   readonly #section: HeldText
   #state: 'size' | 'chunk' | 'chunk end' | 'trailers' = 'size'
   /** Bytes left of the chunk. */
@@ -42,10 +44,10 @@ export class ChunkedBody {
   /** The part of a size line, or of the CRLF behind a chunk, that has come. */
   #line = ''
 
-  constructor(sink: ContentSink, { line, trailers }: ChunkLimits) {
+  constructor(sink: ContentSink, limits: ChunkLimits) {
     this.#sink = sink
-    this.#longestLine = line
-    this.#section = new HeldText(trailers)
+    this.#limits = limits
+    this.#section = new HeldText(limits.trailers)
   }
 
   /** Begins another body. */
@@ -90,14 +92,15 @@ export class ChunkedBody {
   }
 
   #readSize(buffer: Buffer, from: number, end: number): number {
-    const to = lineEnd(buffer, from, Math.min(end, from + this.#longestLine))
+    const { line: longest, padding } = this.#limits
+    const to = lineEnd(buffer, from, Math.min(end, from + longest))
     this.#line += buffer.toString('latin1', from, to)
     if (buffer[to - 1] !== LF) {
-      if (this.#line.length >= this.#longestLine) throw new ProtocolError('chunk extensions that are too large', 413)
+      if (this.#line.length >= longest) throw new ProtocolError('chunk extensions that are too large', 413)
       return to
     }
     const size = SIZE.exec(this.#line)
-    if (size === null) throw badChunk()
+    if (size === null || (size[2] !== '' && padding === 'refused')) throw badChunk()
     this.#line = ''
     this.#left = Number.parseInt(size[1]!, 16)
     this.#state = this.#left > 0 ? 'chunk' : 'trailers'

@@ -1,17 +1,17 @@
 /**
  * Parses the requests on one connection (RFC 9112).
  *
- * The parser is strict, because a request that we and another party read differently can smuggle a second one. It takes
- * nothing that llhttp refuses, and reads everything it takes as llhttp does: a differential test with random requests holds
- * this. In particular:
- * - A line ends with CRLF. Names are tokens, and values have no control characters. Methods are those that Node knows.
+ * The parser is strict, because a request that we and another party read differently can smuggle a second one. Of what llhttp
+ * refuses it takes only methods that llhttp does not know. It reads everything it takes as llhttp does: a differential test with
+ * random requests holds this. In particular:
+ * - A line ends with CRLF. Names are tokens, and values have no control characters.
  * - A target is a path, `*`, or an absolute URL, of visible ASCII.
  * - There is at most one Content-Length, in digits. Transfer-Encoding and Content-Length exclude each other. Neither has a tab
  *   behind its value, which not everybody takes for white space.
  *
  * Bytes may arrive in any pieces, and the work is linear in their number. Heads, trailers and size lines have an upper bound.
  */
-import { METHODS } from 'node:http'
+import { METHOD } from '../../http/method.js'
 import { ChunkedBody, type ContentSink } from './chunked-body.js'
 import { checkCharacters, ProtocolError, parseFields } from './fields.js'
 import { HeldText } from './held-text.js'
@@ -49,7 +49,7 @@ export interface HeadLimits {
 const MAX_SIZE_LINE = 16 * 1024
 
 /** More than one space is borne (RFC 9112 3). */
-const REQUEST_LINE = /^([A-Z-]+) +([\x21-\x7e]+)(?: +HTTP\/(\d)\.(\d))?$/
+const REQUEST_LINE = /^([\x21-\x7e]+) +([\x21-\x7e]+)(?: +HTTP\/(\d)\.(\d))?$/
 
 /** Whether a target begins as one of a known form. The reader of the head checks the rest. */
 const TARGET = /^(?:[/*]|[A-Za-z]+:\/\/[\w\-.!~*'()%;:&=+$,[\]]+(?:[/?]|$))/
@@ -58,17 +58,30 @@ const TARGET = /^(?:[/*]|[A-Za-z]+:\/\/[\w\-.!~*'()%;:&=+$,[\]]+(?:[/?]|$))/
 const VERSION = ' HTTP/1.1'
 const PATH = /^\/[\x21-\x7e]*$/
 
-const KNOWN = new Set(METHODS)
 const CR = 13
 const LF = 10
 const FIRST_UPPER = 65
 const LAST_UPPER = 90
+
+/** Bytes of a line that are kept to tell which one it was. */
+const LINE = 1_024
+
+/** What clients send in error, by their first line. */
+const LOOKS_LIKE: readonly (readonly [line: RegExp, what: string])[] = [
+  [/^(?:PROXY |\0)/, 'this looks like the PROXY protocol; what is in front has to send X-Forwarded-For in its place'],
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: a client of TLS begins with it.
+  [/^\x16/, 'this looks like TLS, and this address is for plain HTTP'],
+  [/^[A-Z]*[a-z]/, 'the method is not in capitals'],
+  [/^[^ ]+ +[^ ]*[\x80-\xff]/, 'the target has bytes above 127; they have to be percent-encoded'],
+]
 
 export class RequestParser {
   readonly #sink: RequestSink
   readonly #limits: HeadLimits
   readonly #head: HeldText
   readonly #connect: 'refused' | 'taken'
+  /** The begin of the request that was refused. '': it came in pieces. */
+  line = ''
   /** Undefined: no request has come in chunks. */
   #chunks: ChunkedBody | undefined
   #state: 'stopped' | 'before' | 'head' | 'sized' | 'chunked' = 'before'
@@ -135,7 +148,8 @@ export class RequestParser {
     for (let at = from; at < end; at += 1) {
       const byte = buffer[at]!
       if (byte === (this.#halfLine ? LF : CR)) this.#halfLine = !this.#halfLine
-      else if (this.#halfLine || byte < FIRST_UPPER || byte > LAST_UPPER) throw notARequest()
+      else if (this.#halfLine || byte < FIRST_UPPER || byte > LAST_UPPER)
+        throw notARequest(this.#halfLine ? '' : String.fromCharCode(byte))
       else {
         this.#state = 'head'
         return at
@@ -145,9 +159,17 @@ export class RequestParser {
   }
 
   #readHead(buffer: Buffer, from: number, end: number): number {
-    const to = this.#head.take(buffer, from, end)
-    if (to < 0) return end
-    const head = readHead(this.#head.text.slice(0, -2), this.#limits, this.#connect)
+    const isWhole = this.#head.isEmpty
+    let to: number
+    let head: RequestHead
+    try {
+      to = this.#head.take(buffer, from, end)
+      if (to < 0) return end
+      head = readHead(this.#head.text.slice(0, -2), this.#limits, this.#connect)
+    } catch (error) {
+      if (isWhole) this.line = buffer.toString('latin1', from, Math.min(end, from + LINE))
+      throw error
+    }
     const { length, chunked } = head.framing
     if (length === 0) this.#end()
     else if (length !== undefined) {
@@ -160,7 +182,8 @@ export class RequestParser {
   }
 
   #startChunks(): void {
-    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: this.#limits.maxHeaderSize })
+    const limits = { line: MAX_SIZE_LINE, trailers: this.#limits.maxHeaderSize, padding: 'refused' } as const
+    this.#chunks ??= new ChunkedBody(this.#sink, limits)
     this.#chunks.start()
     this.#state = 'chunked'
   }
@@ -225,14 +248,14 @@ function plainLine(text: string, end: number): RequestLine | undefined {
   if (space >= urlEnd || !text.startsWith(VERSION, urlEnd)) return undefined
   const method = text.slice(0, space)
   const url = text.slice(space + 1, urlEnd)
-  return KNOWN.has(method) && PATH.test(url) ? [method, url, 1] : undefined
+  return METHOD.test(method) && PATH.test(url) ? [method, url, 1] : undefined
 }
 
 function readLine(line: string): RequestLine {
   checkCharacters(line)
   const [, method, url, major, minor] = REQUEST_LINE.exec(line) ?? []
-  if (method === undefined || url === undefined || !KNOWN.has(method)) throw notARequest()
-  if (method !== 'CONNECT' && !TARGET.test(url)) throw notARequest()
+  if (method === undefined || url === undefined || !METHOD.test(method)) throw notARequest(line)
+  if (method !== 'CONNECT' && !TARGET.test(url)) throw notARequest(line)
   const version = major === undefined ? '0.9' : `${major}.${minor}`
   if (version === '1.1') return [method, url, 1]
   if (version === '1.0') return [method, url, 0]
@@ -240,7 +263,7 @@ function readLine(line: string): RequestLine {
   if (version === '0.9' || version === '2.0') {
     throw new ProtocolError('only HTTP/1.0 and HTTP/1.1 are supported', 505)
   }
-  throw notARequest()
+  throw notARequest(line)
 }
 
 /** @throws ProtocolError if there is a tab at the end of a line that frames the body */
@@ -256,6 +279,8 @@ function checkTabs(text: string): void {
   }
 }
 
-function notARequest(): ProtocolError {
-  return new ProtocolError('not a request line of HTTP/1')
+/** @param line as far as it is known */
+function notARequest(line: string): ProtocolError {
+  const [, what = 'not a request line of HTTP/1'] = LOOKS_LIKE.find(([pattern]) => pattern.test(line)) ?? []
+  return new ProtocolError(what)
 }

@@ -1,9 +1,9 @@
 /**
  * Parses the responses on one connection, one for each request (RFC 9112).
  *
- * The parser is strict, because a message that we and another party read differently can smuggle a second one. It takes
- * nothing that llhttp refuses, and reads everything it takes as llhttp does: a differential test with random messages
- * holds this. In particular:
+ * The parser is strict, because a message that we and another party read differently can smuggle a second one. Of what llhttp
+ * refuses it takes only spaces behind the size of a chunk. It reads everything it takes as llhttp does: a differential test with
+ * random messages holds this. In particular:
  * - A line ends with CRLF. Names are tokens, and values have no control characters.
  * - A status is 100 to 599: no other is valid (RFC 9110 15).
  * - There is at most one Content-Length, in digits, without leading zeros. Transfer-Encoding is exactly `chunked`, alone, and not
@@ -171,7 +171,7 @@ export class ResponseParser {
   }
 
   #startChunks(): void {
-    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: MAX_HEAD })
+    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: MAX_HEAD, padding: 'read' })
     this.#chunks.start()
     this.#state = 'chunked'
   }

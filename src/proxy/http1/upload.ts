@@ -5,6 +5,10 @@ import type { Readable } from 'node:stream'
 export interface UploadBody extends Readable {
   /** The connection has taken this many bytes that were read before, or it never will. */
   written?(bytes: number): void
+  /** It may have to be sent again: keeps what is about to be read, if all of it has come. */
+  keep?(): void
+  /** It will not be sent again. */
+  forget?(): void
 }
 
 /** Writes a request with its body to a connection, with backpressure. */

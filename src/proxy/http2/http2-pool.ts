@@ -55,8 +55,9 @@ class Session implements Watched {
   constructor(http2: ClientHttp2Session, oldAt: number) {
     this.http2 = http2
     this.oldAt = oldAt
-    http2.on('goaway', () => {
+    http2.on('goaway', (_code: number, last: number) => {
       this.isLeaving = true
+      for (const stream of [...this.streams]) stream.leftOut(last)
     })
   }
 

@@ -1,5 +1,8 @@
 import type { Http2Stream } from 'node:http2'
 
+/** The code of an error where the other side says that it has not processed a request, or has never got it. */
+export const UNTAKEN = 'SHAPER_UNTAKEN'
+
 /**
  * Resets a stream in the next turn of the event loop.
  *

@@ -6,7 +6,7 @@ import { ResponseFraming } from '../http1/response-framing.js'
 import type { UploadBody } from '../http1/upload.js'
 import type { ResponseHandler, SendingConnection, UpstreamRequest } from '../http1/upstream-connection.js'
 import { http2Fields, regularFields } from './fields.js'
-import { resetSoon } from './reset.js'
+import { resetSoon, UNTAKEN } from './reset.js'
 
 const NONE: readonly string[] = []
 
@@ -45,7 +45,9 @@ export class UpstreamStream implements SendingConnection {
     try {
       stream = session.request(this.#headers(scheme), { endStream: body === null })
     } catch (error) {
-      process.nextTick(() => this.#fail(disconnected((error as Error).message)))
+      const { message } = error as Error
+      const isGone = session.closed || session.destroyed
+      process.nextTick(() => this.#fail(isGone ? untaken(message) : disconnected(message)))
       return
     }
     this.#stream = stream
@@ -63,7 +65,7 @@ export class UpstreamStream implements SendingConnection {
       })
       .once('end', this.#onEnd)
       .on('error', this.#onError)
-      .once('close', () => this.#fail(disconnected('the upstream closed the stream')))
+      .once('close', () => this.#broken('the upstream closed the stream'))
     if (body !== null) this.#upload(stream, body)
   }
 
@@ -79,6 +81,7 @@ export class UpstreamStream implements SendingConnection {
   }
 
   #upload(stream: ClientHttp2Stream, body: UploadBody): void {
+    body.keep?.()
     body.on('data', (chunk: Buffer) => {
       // Also called if the stream ends before.
       const isTaken = stream.write(chunk, () => body.written?.(chunk.length))
@@ -98,6 +101,12 @@ export class UpstreamStream implements SendingConnection {
 
   abort(handler: ResponseHandler): void {
     if (this.#handler === handler) this.drop()
+  }
+
+  /** A GOAWAY says that no stream above `last` has been processed (RFC 9113 6.8). */
+  leftOut(last: number): void {
+    if (this.isUnanswered && (this.#stream?.id ?? 0) > last)
+      this.#fail(untaken('the upstream ended the connection before this request'))
   }
 
   /** Ends the request. Its handler hears nothing more. */
@@ -120,6 +129,7 @@ export class UpstreamStream implements SendingConnection {
 
   readonly #onResponse = ({ ':status': status = 0 }, flags: number, raw: readonly string[] = NONE): void => {
     this.isUnanswered = false
+    this.#request.body?.forget?.()
     const fields = regularFields(raw)
     let length: number | undefined
     try {
@@ -143,7 +153,7 @@ export class UpstreamStream implements SendingConnection {
     process.nextTick(() => {
       const stream = this.#stream!
       if (stream.rstCode || !this.#isWhole || (this.#left ?? 0) > 0)
-        return this.#fail(disconnected('the upstream reset the stream'))
+        return this.#broken('the upstream reset the stream')
       const handler = this.#release()
       // It has answered early and wants no more of the body.
       if (!stream.writableEnded) resetSoon(stream, constants.NGHTTP2_NO_ERROR)
@@ -153,7 +163,14 @@ export class UpstreamStream implements SendingConnection {
 
   readonly #onError = (error: Error & { code?: string }): void => {
     const isReset = error.code === undefined || error.code.startsWith('ERR_HTTP2')
-    this.#fail(isReset ? disconnected(error.message) : error)
+    if (isReset) this.#broken(error.message)
+    else this.#fail(error)
+  }
+
+  /** It ends without a whole answer. One that was refused before an answer has not been processed (RFC 9113 8.7). */
+  #broken(message: string): void {
+    const isRefused = this.isUnanswered && this.#stream?.rstCode === constants.NGHTTP2_REFUSED_STREAM
+    this.#fail(isRefused ? untaken(message) : disconnected(message))
   }
 
   #fail(error: Error): void {
@@ -161,6 +178,10 @@ export class UpstreamStream implements SendingConnection {
     if (this.#stream !== undefined) resetSoon(this.#stream, constants.NGHTTP2_CANCEL)
     handler?.failed(error)
   }
+}
+
+function untaken(message: string): Error {
+  return Object.assign(new Error(message), { code: UNTAKEN })
 }
 
 function disconnected(message: string): Error {

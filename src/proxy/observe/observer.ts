@@ -35,7 +35,7 @@ export interface RejectionCause {
   readonly bucket: string
 }
 
-/** Why a request that was to be sent got no whole answer. */
+/** Why a request was refused, or got no whole answer although it was to be sent. */
 export interface RequestFailure {
   readonly detail: string
   /** What the system or the parser said. */
@@ -84,7 +84,7 @@ export interface RequestRecord {
   readonly givenUp: GivenUp | undefined
   /** Undefined: it was not rejected. */
   readonly rejection: RejectionCause | undefined
-  /** Why it failed, or why it has to be sent again. */
+  /** Why it was refused, has failed, or has to be sent again. */
   readonly failure: RequestFailure | undefined
   /** It would have been given up for learnt patience, and waited on to see whether its client did. */
   readonly onTrial: boolean

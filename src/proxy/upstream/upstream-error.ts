@@ -1,6 +1,7 @@
 /** Translates errors of upstream connections into answers. */
 import { ownValue } from '../../core/structures/own-value.js'
 import { ProtocolError } from '../http1/fields.js'
+import { UNTAKEN } from '../http2/reset.js'
 import type { RequestFailure } from '../observe/observer.js'
 
 /** The code of the error where a name has no address that may be connected to. */
@@ -16,6 +17,7 @@ const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
   ENOTFOUND: [502, "the upstream's name does not resolve"],
   EAI_AGAIN: [502, "the upstream's name does not resolve"],
   ETIMEDOUT: [504, 'the connection to the upstream was not established in time'],
+  [UNTAKEN]: [502, 'the upstream did not take the request'],
 }
 
 /**
@@ -51,6 +53,11 @@ export function isMisconfigured({ status, cause }: { readonly status: number; re
 export function isDisconnect(error: Error): boolean {
   const code = codeOf(error)
   return code === 'ECONNRESET' || code === 'EPIPE'
+}
+
+/** Whether the upstream has not processed the request, and says so. */
+export function isUntaken(error: Error): boolean {
+  return codeOf(error) === UNTAKEN
 }
 
 /** What the system said: of a name with several addresses about each of them, and of a certificate with the remedy. */

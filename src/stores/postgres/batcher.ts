@@ -172,8 +172,9 @@ export class PostgresBatcher {
     try {
       const roundTrip = { horizon: this.horizon, back: this.#roundTrip.back }
       const { keys, ops } = encodeBatch(batch, roundTrip, this.#offset)
-      const query = { name: 'shaper', text: decide, values: [keys, ops], types: AS_TEXT }
-      const { rows } = await connection.client.query<{ answer: string }>(query)
+      const { client, isPooled } = connection
+      const query = { ...(!isPooled && PREPARED), text: decide, values: [keys, ops], types: AS_TEXT }
+      const { rows } = await client.query<{ answer: string }>(query)
       this.#read(new Reader(rows[0]!.answer), batch, sent)
     } catch (error) {
       await this.#failed(connection, batch, error as Error & { code?: string })
@@ -235,6 +236,8 @@ export class PostgresBatcher {
     })
   }
 }
+
+const PREPARED = { name: 'shaper' }
 
 /** Numbers are read by `Reader`. */
 const AS_TEXT = { getTypeParser: () => (text: string) => text }

@@ -1,4 +1,9 @@
-/** One connection to PostgreSQL, for one statement at a time. */
+/**
+ * One connection to PostgreSQL, for one statement at a time.
+ *
+ * It leaves no settings in its session: behind a pooler such as PgBouncer others get that session next. What statements need is set
+ * for the function that decides (schema.ts).
+ */
 import { Socket } from 'node:net'
 import pg from 'pg'
 
@@ -8,19 +13,13 @@ const CONNECT_TIMEOUT = 1_000
 /** ms that an orderly end may take. */
 const FAREWELL = 200
 
-/**
- * Plans must suit a table of any size, though it may be empty when they are made. The state may be lost in a crash.
- */
-const SETTINGS = `SELECT set_config('synchronous_commit', 'off', false), set_config('jit', 'off', false),
-  set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-  set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
-  set_config('plan_cache_mode', 'force_generic_plan', false)`
-
 /** Modes that pg treats as "verify-full", with a warning: encrypted and verified. */
 const VERIFIED = /([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/
 
 export interface PostgresConnection {
   readonly client: pg.Client
+  /** There is a pooler in between. Its sessions may change with each transaction: nothing can be prepared in them. */
+  isPooled: boolean
   /** Whether a statement runs. */
   busy: boolean
   /** Ends it at once, whatever the server does. */
@@ -31,19 +30,18 @@ export interface PostgresConnection {
 
 /**
  * @param url its password appears in no error
- * @param statementTimeout ms
  * @param lost called once when an open connection has ended, for whatever reason
  * @throws Error when it cannot be opened
  */
 export async function connect(
   url: string,
-  statementTimeout: number,
   lost: (connection: PostgresConnection, error: Error) => void = () => {},
 ): Promise<PostgresConnection> {
   const socket = new Socket()
-  const client = createClient(url, statementTimeout, socket)
+  const client = createClient(url, socket)
   const connection: PostgresConnection = {
     client,
+    isPooled: false,
     busy: false,
     destroy: () => {
       socket.destroy()
@@ -64,22 +62,32 @@ export async function connect(
     if (open) lost(connection, reason)
     open = false
   })
+  let late: NodeJS.Timeout | undefined
   try {
     await client.connect()
-    await client.query(SETTINGS)
+    // A pooler takes a client before it has a session for it.
+    late = setTimeout(() => socket.destroy(), CONNECT_TIMEOUT)
+    connection.isPooled = (await sessionOf(connection)) !== (client as { readonly processID?: number }).processID
   } catch (error) {
     socket.destroy()
     throw error
+  } finally {
+    clearTimeout(late)
   }
   open = true
   return connection
 }
 
-function createClient(url: string, statementTimeout: number, socket: Socket): pg.Client {
+/** The server's process that carries out its statements now. A pooler tells its clients numbers of its own. */
+export async function sessionOf({ client }: PostgresConnection): Promise<number> {
+  const { rows } = await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid')
+  return rows[0]!.pid
+}
+
+function createClient(url: string, socket: Socket): pg.Client {
   const config = {
     connectionString: url.replace(VERIFIED, '$1verify-full'),
     connectionTimeoutMillis: CONNECT_TIMEOUT,
-    statement_timeout: Math.ceil(statementTimeout),
     application_name: 'shaper',
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,

@@ -10,8 +10,6 @@ const PAUSE = { first: 20, longest: 250 }
 export interface ConnectionsOptions {
   readonly url: string
   readonly size: number
-  /** ms */
-  readonly statementTimeout: number
   /** Prepares a new connection. It is closed if that fails. */
   prepare(connection: PostgresConnection): Promise<void>
   /** A connection has become idle, or can be opened now. */
@@ -75,11 +73,11 @@ export class Connections {
   }
 
   async #connect(): Promise<void> {
-    const { url, statementTimeout, prepare, onError } = this.#options
+    const { url, prepare, onError } = this.#options
     this.#opening += 1
     let connection: PostgresConnection | undefined
     try {
-      connection = await connect(url, statementTimeout, (lost, error) => {
+      connection = await connect(url, (lost, error) => {
         if (!this.#open.delete(lost)) return
         onError(error)
         // So that the store comes back though nobody asks.

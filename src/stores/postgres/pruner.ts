@@ -55,11 +55,7 @@ export class Pruner {
     const connection = take()
     if (connection === undefined) return false
     try {
-      const { rows } = await connection.client.query<{ last: string | null; deleted: number }>({
-        name: 'shaper-prune',
-        text: sql,
-        values: [this.#hand, CHUNK],
-      })
+      const { rows } = await connection.client.query<{ last: string | null; deleted: number }>(sql, [this.#hand, CHUNK])
       const { last, deleted } = rows[0]!
       this.#hand = last ?? ''
       return last !== null && deleted > CHUNK / 10

@@ -16,6 +16,13 @@ const LONGEST_NAME = 63
 /** ms. Creating may take this long, as other instances may be creating, too. */
 const PATIENCE = 10_000
 
+/**
+ * What holds while the function decides. Plans must suit a table of any size, though it may be empty when they are made. A row that
+ * is locked for long does not keep the connection.
+ */
+const SETTINGS = `SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+  SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s'`
+
 /** Those of lease.sql. */
 const LEASE_PARAMETERS = `INOUT lease float8[], INOUT leased_until float8, INOUT level float8, INOUT free float8,
   now float8, instance float8, largest float8, request float8[], reserved float8, OUT leased_rate float8, OUT answer float8[]`
@@ -86,7 +93,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
   const fill = (template: string): string =>
     template.replace(/@([a-z]+)@/g, (_, word: string) => ownValue(words, word)!)
   const decideBody = fill(read('decide'))
-  const decide = nameOf('decide', decideBody)
+  const decide = nameOf('decide', SETTINGS + decideBody)
   const isThere = (signature: string): string => `to_regprocedure(${pg.escapeLiteral(signature)}) IS NOT NULL`
   const hasLeases = `(SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(${pg.escapeLiteral(name)})
       AND attname IN ('lease', 'kept_until', 'gap_until') AND NOT attisdropped) = 3`
@@ -113,7 +120,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
       ${fill(read('table'))};
       ${leases ? '' : fill(read('table-leases'))};
       ${createFunction(`${lease}(${LEASE_PARAMETERS})`, leaseBody)};
-      ${createFunction(`${decide}(keys text[], ops float8[]) RETURNS float8[]`, decideBody)};
+      ${createFunction(`${decide}(keys text[], ops float8[]) RETURNS float8[] ${SETTINGS}`, decideBody)};
       COMMIT`,
   }
 }

@@ -6,7 +6,7 @@ import type { Client, QueryResultRow } from 'pg'
 import { StoreError } from '../../core/store.js'
 import { describeTrouble } from '../describe-error.js'
 import { inTime } from '../in-time.js'
-import { connect, type PostgresConnection } from './connection.js'
+import { connect, type PostgresConnection, sessionOf } from './connection.js'
 
 /** ms between two attempts to connect, and between two looks at the connection. */
 const AGAIN = 250
@@ -111,14 +111,14 @@ export class SideConnection {
   }
 
   async #connect(lost: () => void): Promise<PostgresConnection> {
-    const { url, timeout, channel, prepare, received } = this.#options
-    const connection = await connect(url, timeout, lost)
+    const { url, channel, prepare, received } = this.#options
+    const connection = await connect(url, lost)
     const { client } = connection
     client.on('notification', ({ payload = '' }) => received(payload))
     try {
       await prepare(client)
-      await client.query("SELECT set_config('tcp_user_timeout', $1, false)", [String(UNREAD)])
-      await client.query(`LISTEN ${channel}`)
+      if (!connection.isPooled) await client.query("SELECT set_config('tcp_user_timeout', $1, false)", [String(UNREAD)])
+      if (!connection.isPooled || (await keepsSession(url, connection))) await client.query(`LISTEN ${channel}`)
     } catch (error) {
       connection.destroy()
       throw error
@@ -137,5 +137,21 @@ export class SideConnection {
         () => this.#keepOpen(AGAIN),
       )
     }, delay).unref()
+  }
+}
+
+/**
+ * Whether a pooler leaves a connection its session between transactions. Without that nobody hears news, and others would get it.
+ * Two connections that take turns have two sessions then, and keep them.
+ */
+async function keepsSession(url: string, one: PostgresConnection): Promise<boolean> {
+  const other = await connect(url)
+  try {
+    const sessions: number[] = []
+    for (let turn = 0; turn < 2; turn += 1) sessions.push(await sessionOf(one), await sessionOf(other))
+    const [first, second] = sessions
+    return first !== second && sessions.every((session, at) => session === (at % 2 === 0 ? first : second))
+  } finally {
+    await other.end()
   }
 }

@@ -30,9 +30,6 @@ import {
 /** The most connections of an instance. Batches grow while both are busy. More would wait for the same rows. */
 const CONNECTIONS = 2
 
-/** ms. Creating the table may take this long, as others may be creating it, too. */
-const MIGRATION_TIMEOUT = 10_000
-
 export interface PostgresOptions {
   /**
    * postgres://user:password@host:port/database, with ?sslmode=verify-full for TLS. The modes prefer, require and verify-ca
@@ -61,7 +58,6 @@ export function createPostgresStore(options: PostgresOptions): Store {
   const connections = new Connections({
     url,
     size: CONNECTIONS,
-    statementTimeout: timeout,
     async prepare({ client }) {
       await createSchema(client, schema)
       const sent = clock.now()
@@ -153,7 +149,7 @@ export async function migrate({
 }): Promise<void> {
   const schema = describeSchema(table, timeSource)
   try {
-    const connection = await connect(url, MIGRATION_TIMEOUT)
+    const connection = await connect(url)
     try {
       await createSchema(connection.client, schema)
     } finally {

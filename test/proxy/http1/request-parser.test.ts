@@ -1,4 +1,5 @@
 /** The request parser: against llhttp with random requests, in any pieces, and case by case. */
+import { METHODS } from 'node:http'
 import * as fc from 'fast-check'
 import t from 'tap'
 import { llhttpRequests, type ReadRequests } from './llhttp.js'
@@ -106,6 +107,17 @@ const RUNS = Number(process.env.FUZZ_RUNS ?? 5_000)
 /** @throws if llhttp refuses what we accept, or reads it as something else */
 function compare(text: string): ReadRequests {
   const mine = ownRequests(latin1(text))
+  const methods = mine.events.flatMap(event => /^head (\S+) /.exec(event)?.[1] ?? [])
+  const unknown = methods.find(each => !METHODS.includes(each))
+  if (unknown !== undefined) {
+    // The same with a method that llhttp knows.
+    const known = text
+      .split('\n')
+      .map(line => (line.startsWith(`${unknown} `) ? line.replace(unknown, 'LOCK') : line))
+      .join('\n')
+    if (known !== text) compare(known)
+    return mine
+  }
   const theirs = llhttpRequests(latin1(text))
   // Bytes behind the last request are read by nobody.
   const ended = mine.kept.at(-1) === false
@@ -215,6 +227,7 @@ const ACCEPTED: readonly [string, string, readonly string[], readonly boolean[]]
     [false],
   ],
   ['an absolute target', 'GET http://h:1/x HTTP/1.1\r\n\r\n', ['head GET http://h:1/x 1.1 []', 'body ""'], [true]],
+  ['any method', 'VERSION-CONTROL / HTTP/1.1\r\n\r\n', ['head VERSION-CONTROL / 1.1 []', 'body ""'], [true]],
   ['an asterisk', 'OPTIONS * HTTP/1.1\r\n\r\n', ['head OPTIONS * 1.1 []', 'body ""'], [true]],
   ['two spaces', 'GET  /  HTTP/1.1\r\n\r\n', ['head GET / 1.1 []', 'body ""'], [true]],
   ['empty lines before it', '\r\n\r\nGET / HTTP/1.1\r\n\r\n', ['head GET / 1.1 []', 'body ""'], [true]],
@@ -255,15 +268,25 @@ for (const [title, text, events, kept] of ACCEPTED) {
   })
 }
 
+const PROXY = 'this looks like the PROXY protocol; what is in front has to send X-Forwarded-For in its place'
+
 const REFUSED: readonly [string, string, string, number?][] = [
   ['HTTP/0.9', 'GET /\r\n\r\n', 'only HTTP/1.0 and HTTP/1.1 are supported', 505],
   ['HTTP/2.0', 'GET / HTTP/2.0\r\n\r\n', 'only HTTP/1.0 and HTTP/1.1 are supported', 505],
   ['another protocol', 'GET / RTSP/1.0\r\n\r\n', 'not a request line of HTTP/1'],
-  ['an unknown method', 'FROB / HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
+  ['a method in small letters', 'GeT / HTTP/1.1\r\n\r\n', 'the method is not in capitals'],
+  ['a method that is no token', 'G@T / HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
+  ['the PROXY protocol', 'PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\n\r\n', PROXY],
+  ['the PROXY protocol, version 2', '\r\n\r\n\0\r\nQUIT\n\x21\x11', PROXY],
+  ['TLS', '\x16\x03\x01\x02\0', 'this looks like TLS, and this address is for plain HTTP'],
   ['CONNECT', 'CONNECT h:1 HTTP/1.1\r\n\r\n', 'CONNECT is not supported', 405],
   ['a malformed CONNECT', 'CONNECT h:1 HTTP/1.1\r\nA : b\r\n\r\n', 'a header line without a valid name'],
   ['an authority', 'GET h:1 HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
-  ['a byte above 127 in the target', 'GET /\xe9 HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
+  [
+    'a byte above 127 in the target',
+    'GET /\xe9 HTTP/1.1\r\n\r\n',
+    'the target has bytes above 127; they have to be percent-encoded',
+  ],
   ['a line feed before it', '\nGET / HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
   ['half a line end before it', '\rGET / HTTP/1.1\r\n\r\n', 'not a request line of HTTP/1'],
   ['two lengths', `${POST}Content-Length: 1\r\nContent-Length: 1\r\n\r\na`, 'a bad Content-Length'],

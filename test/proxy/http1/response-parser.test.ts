@@ -134,6 +134,9 @@ const messages = fc
   .map(parts => parts.join(''))
 const methods = fc.array(fc.constantFrom('GET', 'GET', 'HEAD'), { minLength: 3, maxLength: 3 })
 
+/** Without spaces behind the size of a chunk, which llhttp refuses. */
+const unpadded = (text: string): string => text.replace(/^([0-9a-f]+)[ \t]+(?=[\r;])/gim, '$1')
+
 /** More by hand, after a change to the parser: FUZZ_RUNS=1000000. */
 const RUNS = Number(process.env.FUZZ_RUNS ?? 5_000)
 
@@ -145,7 +148,8 @@ t.test('what our parser accepts llhttp accepts, with the same meaning', async t 
       const mine = ours(latin1(text), asked.slice(0, 1))
       if (mine.error !== undefined) return
       accepted += 1
-      const theirs = llhttpResponses(latin1(text), asked.slice(0, 1))
+      const read = llhttpResponses(latin1(text), asked.slice(0, 1))
+      const theirs = read.error === undefined ? read : llhttpResponses(latin1(unpadded(text)), asked.slice(0, 1))
       if (theirs.error !== undefined && mine.persistent) throw new Error(`llhttp refuses it: ${theirs.error}`)
       const told = theirs.events.slice(0, mine.events.length)
       if (JSON.stringify(told) !== JSON.stringify(mine.events)) {
@@ -209,6 +213,12 @@ const ACCEPTED: readonly [string, string, string, readonly string[]][] = [
     'GET',
     'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b;c;d="e;f"\r\nab\r\n0;x\r\n\r\n',
     ['head 200 ["Transfer-Encoding","chunked"]', 'body "ab" []'],
+  ],
+  [
+    'chunk sizes padded with spaces',
+    'GET',
+    'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2    \r\nab\r\n1 \t;x\r\nc\r\n0  \r\n\r\n',
+    ['head 200 ["Transfer-Encoding","chunked"]', 'body "abc" []'],
   ],
   ['an empty line before it', 'GET', '\r\nHTTP/1.1 204 X\r\n\r\n', ['head 204 []', 'body "" []']],
   [

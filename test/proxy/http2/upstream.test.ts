@@ -1,5 +1,6 @@
 /** Upstreams over HTTP/2: a stream is a connection that counts. */
-import { readFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import {
   createSecureServer,
   createServer,
@@ -9,8 +10,25 @@ import {
   type ServerOptions,
 } from 'node:http2'
 import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import t from 'tap'
-import { connect, eventually, get, occupy, post, rawUpstream, STREAMED, slotsOf, startRig, TLS } from '../harness.js'
+import { endWithThisProcess } from '../../servers/end-with-this-process.js'
+import { freePort, isListening } from '../../servers/free-port.js'
+import { until } from '../../servers/redis.js'
+import {
+  connect,
+  eventually,
+  get,
+  occupy,
+  post,
+  rawUpstream,
+  STREAMED,
+  slotsOf,
+  startRig,
+  TLS,
+  turns,
+} from '../harness.js'
 import {
   ask,
   block,
@@ -297,6 +315,106 @@ t.test('failures: refused, reset, gone, GOAWAY, and HTTP/1.1 behind it', async t
     routes: OFF,
   })
   t.equal((await (await connect(t, refused)).ask(get())).status, 502)
+})
+
+/** How an upstream says that it has not processed a stream. */
+const UNTAKEN: Readonly<Record<string, (stream: ServerHttp2Stream) => void>> = {
+  // Node takes 0 for the last stream that has come.
+  '/goaway': stream => (stream.id === 1 ? stream.close(7) : stream.session!.goaway(0, stream.id! - 2)),
+  '/goaway-error': stream => (stream.id === 1 ? stream.close(7) : stream.session!.goaway(11, stream.id! - 2)),
+  '/refused': stream => stream.close(7),
+}
+
+/** An upstream that does not take the first requests of each path above, as many as `times` says, and else answers with the body. */
+function untakingUpstream(t: Teardown, times: number): Promise<Upstream> {
+  const asked = new Map<string, number>()
+  return http2Upstream(t, (stream, { ':path': path = '' }) => {
+    const count = (asked.get(path) ?? 0) + 1
+    asked.set(path, count)
+    const untaken = UNTAKEN[path]
+    if (untaken !== undefined && count <= times) return untaken(stream)
+    stream.respond({ ':status': 200 })
+    stream.pipe(stream)
+  })
+}
+
+t.test('what the upstream says it has not processed is sent again with its body, whatever its method', async t => {
+  const buckets = { all: { key: 'all', rate: '1/s', capacity: 100 } }
+  for (const config of [{ routes: OFF }, { buckets, routes: [{ name: 'meter', mode: 'meter' }] }]) {
+    const upstream = await untakingUpstream(t, 2)
+    const rig = await startRig(t, { ...config, upstream: { url: upstream.url, http2: true } })
+    const client = await connect(t, rig)
+    t.equal((await client.ask(get())).status, 200)
+    for (const path of Object.keys(UNTAKEN)) {
+      const before = upstream.heads.length
+      t.match(await client.ask(post('some body', path)), { status: 200, text: 'some body' }, path)
+      t.equal(upstream.heads.length, before + 3, `${path}: the third attempt`)
+      t.equal((await client.ask(get('/'))).status, 200, 'no connection is in doubt')
+    }
+    t.equal(rig.proxy.context.bodyBytes.used, 0, 'what was kept of the bodies is free')
+    t.ok(rig.outcomes.every(outcome => outcome.endsWith(' forwarded 200')))
+  }
+})
+
+t.test('it is sent again in a slot of its own', async t => {
+  const upstream = await untakingUpstream(t, 1)
+  const config = { buckets: { all: { key: 'all', rate: '1/s', capacity: 100 } }, routes: [{ name: 'all' }] }
+  const rig = await startRig(t, { ...config, upstream: { url: upstream.url, http2: true } })
+  const client = await connect(t, rig)
+  t.equal((await client.ask(get())).status, 200)
+  client.send(post('x', '/goaway'))
+  await rig.until(({ queued }) => queued.length === 1)
+  rig.pacer.runUntil(1_000)
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(1_999)
+  await turns()
+  t.equal(upstream.heads.length, 2)
+  rig.pacer.runUntil(2_000)
+  t.match(await client.answer(), { status: 200, text: 'x' })
+  t.equal(upstream.heads.length, 3)
+})
+
+t.test('it is not sent again without end, nor with a body that was not kept', async t => {
+  const upstream = await untakingUpstream(t, Infinity)
+  const rig = await startRig(t, { routes: OFF, upstream: { url: upstream.url, http2: true, breaker: false } })
+  const client = await connect(t, rig)
+  t.equal((await client.ask(get())).status, 200)
+  const answer = await client.ask(post('x', '/refused'))
+  t.match(answer, { status: 502 })
+  t.match(answer.text, /the upstream did not take the request/)
+  t.equal(upstream.heads.length, 12)
+  client.send(post('x'.repeat(STREAMED), '/refused'))
+  t.match(await client.answer(), { status: 502 })
+  t.equal(upstream.heads.length, 13)
+  await eventually(() => rig.proxy.context.bodyBytes.used === 0)
+})
+
+t.test('nginx as the upstream ends connections after some requests: no POST of many fails', async t => {
+  const port = await freePort()
+  const folder = mkdtempSync(join(tmpdir(), 'shaper-http2-nginx-'))
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(each => `${each}_temp_path ${folder};`)
+  writeFileSync(
+    join(folder, 'nginx.conf'),
+    `events {} http { access_log off; ${temporary.join(' ')} server {
+      listen 127.0.0.1:${port} http2; keepalive_requests 100; location / { return 200 ok; } } }`,
+  )
+  const options = 'daemon off; master_process off; pid nginx.pid; error_log stderr crit;'
+  const nginx = spawn('nginx', ['-e', 'stderr', '-p', folder, '-c', 'nginx.conf', '-g', options], { stdio: 'ignore' })
+  endWithThisProcess(nginx)
+  t.teardown(() => nginx.kill())
+  await until('nginx listens', () => isListening(port))
+  const upstream = { url: `http://127.0.0.1:${port}`, http2: true }
+  const rig = await startRig(t, { upstream, routes: OFF })
+  const statuses = new Map<number, number>()
+  const askInTurn = async (): Promise<void> => {
+    const client = await connect(t, rig)
+    for (let count = 0; count < 40; count += 1) {
+      const { status } = await client.ask(post('x'.repeat(1_000)))
+      statuses.set(status, (statuses.get(status) ?? 0) + 1)
+    }
+  }
+  await Promise.all(Array.from({ length: 50 }, askInTurn))
+  t.same([...statuses], [[200, 2_000]])
 })
 
 const USAGE = Buffer.from(JSON.stringify({ usage: { total_tokens: 7 }, filler: 'x'.repeat(1_000) }))

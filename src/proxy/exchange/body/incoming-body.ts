@@ -119,6 +119,14 @@ export class IncomingBody {
     return this.#body
   }
 
+  /** Lets it be read once more from its beginning. False: it is not there any more. */
+  rewind(): boolean {
+    if (this.#body === null) return true
+    const again = this.#body.again()
+    this.#body = again ?? this.#body
+    return again !== undefined
+  }
+
   /** Nobody reads it any more. */
   drop(): void {
     this.#body?.destroy()
@@ -128,6 +136,7 @@ export class IncomingBody {
   end(): void {
     this.#arrival?.end()
     this.drop()
+    this.#body?.forget?.()
   }
 
   /** Reads what the client still sends after the answer. Unread bytes would hide its next request. */
