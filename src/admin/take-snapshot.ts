@@ -6,10 +6,9 @@ import type { ProxyContext } from '../proxy/context.js'
 import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
-import { failureText } from '../proxy/upstream/upstream-error.js'
 import { bucketsOf } from './buckets-in-use.js'
 import { fullness, type Instance } from './counters/fullest.js'
-import type { BucketTally, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
+import type { BucketTally, OldestWaits, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
 import { finiteOrNull } from './keys/key-state.js'
 import type { ListedWaits, WaitList } from './keys/listed-waits.js'
 import type {
@@ -19,6 +18,7 @@ import type {
   Snapshot,
   UpstreamSnapshot,
 } from './snapshot/snapshot.js'
+import { upstreamSnapshot } from './snapshot/troubles.js'
 
 export interface SnapshotOptions {
   readonly context: ProxyContext
@@ -30,22 +30,24 @@ export interface SnapshotOptions {
 }
 
 export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> {
-  const { context, tally, storeType, wallNow, waits } = options
-  const { clock, routes, sharing, shaper, leaving } = context
+  const { context, tally, wallNow, waits } = options
+  const { clock, routes, shaper, leaving } = context
   const now = clock.now()
   const listed = waits.list()
+  const oldest = tally.oldestWaits()
   const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
   const snapshot: Snapshot = {
     at: wallNow(),
     uptime: process.uptime(),
     processes: 1,
     draining: leaving,
-    store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
+    store: storeSnapshot(options),
     queued: shaper.queued,
     inFlight: tally.inFlight,
-    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, listed, now)),
+    ...oldest.of(),
+    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, { listed, oldest, now })),
     routes: routeSnapshots(options, listed, now),
-    upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
+    upstreams: upstreamSnapshots(routes, now),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
     ...(hasDryRun && { dryRun: tally.dryRuns.snapshot() }),
@@ -58,11 +60,24 @@ export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
   return store === 'memory' ? store : store.type
 }
 
+/** Several upstreams of one URL have settings of their own. */
+function upstreamSnapshots(routes: readonly Route[], now: number): UpstreamSnapshot[] {
+  const usual = new Map<Upstream, number>()
+  for (const { upstream, waits } of routes)
+    usual.set(upstream, Math.max(usual.get(upstream) ?? 0, waits.service.usual ?? 0))
+  return Array.from(usual, ([upstream, ms]) => upstreamSnapshot(upstream, now, ms))
+}
+
+function storeSnapshot({ context: { sharing }, storeType: type }: SnapshotOptions): Snapshot['store'] {
+  if (sharing === undefined) return { type, ready: true, instances: 1 }
+  const { ready, instances, reason, onOutage } = sharing
+  return { type, ready, instances, onOutage, ...(reason !== undefined && { reason }) }
+}
+
 function bucketSnapshot(
   settings: BucketSettings,
   { context, tally: all }: SnapshotOptions,
-  listed: WaitList,
-  now: number,
+  { listed, oldest, now }: { readonly listed: WaitList; readonly oldest: OldestWaits; readonly now: number },
 ): BucketSnapshot {
   const { name, key, limits } = settings
   const tally = all.bucket(name)
@@ -90,7 +105,8 @@ function bucketSnapshot(
     perSecond: tally.lately.rates(now),
     queued: tally.queued,
     waiting: tally.waiting,
-    fullest: fullest.map(instance => listed.add(settings, instance)),
+    ...oldest.of(name),
+    fullest: fullest.map(([key, bucket]) => listed.add(settings, [key, bucket], oldest.of(bucket))),
     ...(focus && { focus: focus.events.focus(focus.key) }),
   }
 }
@@ -170,18 +186,5 @@ function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): Pat
     ...(serviceMs !== undefined && { serviceMs }),
     givenUp,
     lastMinute: tally.givenUpLately.sum(now),
-  }
-}
-
-function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {
-  const allows = (quota?.rateOf('requests') ?? Infinity) * 1_000
-  return {
-    url: settings.url,
-    inFlight: gate.inFlight,
-    ...(gate.maxInFlight < Infinity && { maxInFlight: gate.maxInFlight }),
-    pausedMs: gate.pausedFor(now),
-    ...(breaker?.isOpen && { probeMs: breaker.retryAfter }),
-    ...(breaker?.failure && { failure: failureText(breaker.failure) }),
-    ...(Number.isFinite(allows) && { allows }),
   }
 }

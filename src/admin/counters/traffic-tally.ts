@@ -57,6 +57,31 @@ export interface BucketTally {
     | undefined
 }
 
+/** How long the oldest requests in queues have waited. */
+export class OldestWaits {
+  /** In ms, by instance and by the name of its bucket. Undefined: of all. */
+  readonly #ms = new Map<SharedBucket | string | undefined, number>()
+
+  constructor(waiting: Iterable<RequestRecord>) {
+    for (const { stack, wait } of waiting) {
+      this.#see(undefined, wait)
+      for (const bucket of stack) this.#see(bucket, wait)
+    }
+    for (const [bucket, ms] of [...this.#ms]) if (typeof bucket === 'object') this.#see(bucket.limits.name, ms)
+  }
+
+  #see(whose: SharedBucket | string | undefined, ms: number): void {
+    const known = this.#ms.get(whose)
+    if (known === undefined || known < ms) this.#ms.set(whose, ms)
+  }
+
+  /** Of an instance, of all instances of a bucket, or of all buckets. */
+  of(whose?: SharedBucket | string): { readonly oldestMs?: number } {
+    const oldestMs = this.#ms.get(whose)
+    return oldestMs === undefined ? {} : { oldestMs }
+  }
+}
+
 export interface TallyOptions {
   /** Monotonic ms. */
   now(): number
@@ -75,6 +100,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   readonly watched = new WatchedKeys()
   readonly #options: TallyOptions
   readonly #since: number
+  readonly #waiting = new Set<RequestRecord>()
   #bucketTable: BucketTable | undefined
 
   constructor(options: TallyOptions) {
@@ -146,7 +172,13 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  queued({ route, stack, keys, cost }: RequestRecord): void {
+  oldestWaits(): OldestWaits {
+    return new OldestWaits(this.#waiting)
+  }
+
+  queued(request: RequestRecord): void {
+    const { route, stack, keys, cost } = request
+    this.#waiting.add(request)
     this.route(route).queued += 1
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
@@ -156,7 +188,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  unqueued({ route, stack, cost }: RequestRecord): void {
+  unqueued(request: RequestRecord): void {
+    const { route, stack, cost } = request
+    this.#waiting.delete(request)
     this.route(route).queued -= 1
     for (const { limits } of stack) {
       const tally = this.bucket(limits.name)

@@ -28,7 +28,7 @@ export interface KeyState extends Omit<InstanceSnapshot, 'overriddenUntil'> {
 export interface RouteOutlook {
   /** Where `heldBy` has entries it waits at least so long. */
   readonly predictedWaitMs: number
-  /** What that wait comes from: a bucket, as `bucket NAME`, `pause` or `breaker`. Absent: it does not wait. */
+  /** What that wait comes from: `bucket NAME`, or the URL of the upstream and what is wrong with it. Absent: it does not wait. */
   readonly waitsFor?: string
   /** What else holds it, for an unknown time. Absent: nothing. */
   readonly heldBy?: readonly string[]

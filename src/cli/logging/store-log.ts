@@ -5,6 +5,7 @@
  * Shards of a cluster that fail at about the same time are one outage. It ends when all of them answer.
  */
 import type { Logger } from 'pino'
+import { withoutStore } from '../../admin/snapshot/troubles.js'
 import type { StoreSettings } from '../../config/settings.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { ShardNews } from '../../sharing/sharing.js'
@@ -69,7 +70,9 @@ export function createStoreLog(
     outage.isReported = true
     unreported = 0
     nextOutage = performance.now() + QUIET_MS
-    schedule(() => log.warn(fields, `the store does not answer${placeOf(shards)}: ${alone(settings, instances)}`))
+    schedule(() =>
+      log.warn(fields, `the store does not answer${placeOf(shards)}: ${withoutStore(settings.onOutage, instances)}`),
+    )
   }
 
   function catchUp(): void {
@@ -175,10 +178,4 @@ function namesOf(shards: ReadonlySet<string>): { readonly shards?: readonly stri
 
 function placeOf(shards: ReadonlySet<string>): string {
   return shards.has('') ? '' : ` at ${[...shards].join(', ')}`
-}
-
-function alone({ onOutage }: LoggedStore, instances: number): string {
-  if (onOutage === 'closed') return 'rejecting what has limits'
-  if (onOutage === 'open') return 'forwarding everything at once'
-  return `going on alone, at 1/${instances} of the rates`
 }
