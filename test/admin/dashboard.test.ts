@@ -397,6 +397,10 @@ t.test('what is wrong is on top in red with its cause and the next try, and colo
     t.equal(await text(page, '#status'), 'Something is wrong')
     t.equal(await text(page, '#oldest'), 'the oldest for 4.3 min')
     t.match(await text(page, '#keys tbody tr'), /4\.7k.*4\.3 min.*at least 13 s/s)
+    const clipped = await page
+      .locator('#keys td')
+      .evaluateAll(all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.textContent))
+    t.same(clipped, [])
     t.match(await text(page, '#flags'), '4.7k waiting, the oldest for 4.3 min')
     t.match(await text(page, '#upstreams'), /fails: .*; tried again in 1\.5 s/)
     t.equal(await overhang(), 0)

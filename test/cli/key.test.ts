@@ -31,7 +31,7 @@ t.test('one key, as lines and as JSON', async t => {
   t.equal(code, 0, stderr)
   const lines = stdout.split('\n')
   t.equal(lines[0], `client: al ice (${hashedKey('al ice')} in the log)`)
-  t.match(lines[1], /^level 3 of 3, rate 50\/s; 2 waiting, [01] in flight$/)
+  t.match(lines[1], /^level 3 of 3, rate 50\/s; 2 waiting, the oldest for 0 ms, [01] in flight$/)
   t.equal(lines[2], 'a newcomer waits 300 ms')
   t.equal(lines[3], 'because: bucket everyone')
   t.same(lines[5]!.split(/ {2,}/), ['route', 'a newcomer waits', 'is rejected', 'buckets of unknown key'])

@@ -45,7 +45,8 @@ function sum<T>(list: readonly T[], of: (item: T) => number): number {
   return list.reduce((total, item) => total + of(item), 0)
 }
 
-function oldestOf(parts: readonly { readonly oldestMs?: number }[]): { readonly oldestMs?: number } {
+/** The longest wait of those that wait in several processes. */
+export function oldestOf(parts: readonly { readonly oldestMs?: number }[]): { readonly oldestMs?: number } {
   const oldest = parts.flatMap(({ oldestMs }) => oldestMs ?? [])
   return oldest.length === 0 ? {} : { oldestMs: Math.max(...oldest) }
 }

@@ -4,7 +4,7 @@ import type { KeySearch } from '../../admin/keys/search.js'
 import { ConfigError } from '../../config/load.js'
 import { durationText } from '../../core/units.js'
 import { CommandError } from '../command-error.js'
-import { cellText, decimal, listedRate, listedWait } from '../top/text.js'
+import { cellText, decimal, listedRate, listedWait, oldestText } from '../top/text.js'
 import { type AdminAddress, adminUrl, askAdmin } from './admin-client.js'
 import { aligned } from './table.js'
 
@@ -60,6 +60,7 @@ export function keyLines(state: KeyState): string[] {
     burst,
     rate,
     waiting,
+    oldestMs,
     inFlight,
     predictedWaitMs,
     override,
@@ -69,7 +70,7 @@ export function keyLines(state: KeyState): string[] {
   return [
     `${bucket}: ${cellText(key, LONGEST)} (${hash} in the log)${tier === undefined ? '' : `, tier ${tier}`}`,
     `level ${decimal(level)} of ${capacity === null ? 'any amount' : decimal(capacity)}, ${rate === null ? '' : 'rate '}${listedRate(rate)}${bursts}; ` +
-      `${waiting} waiting, ${inFlight} in flight${blockText(state)}`,
+      `${waiting} waiting${oldestText(oldestMs)}, ${inFlight} in flight${blockText(state)}`,
     `a newcomer waits ${listedWait(predictedWaitMs, heldBy)}`,
     ...causeLines(state),
     ...(override === undefined ? [] : [overrideText(override)]),

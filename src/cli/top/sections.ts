@@ -8,7 +8,7 @@ import type {
   Snapshot,
 } from '../../admin/snapshot/snapshot.js'
 import { durationText } from '../../core/units.js'
-import { age, cellText, decimal, listedRate, listedWait } from './text.js'
+import { age, cellText, decimal, listedRate, listedWait, oldestText } from './text.js'
 
 export type SectionName = 'instance' | 'bucket' | 'route' | 'key'
 
@@ -259,7 +259,7 @@ export function summaryOf(snapshot: Snapshot): string[] {
   const { queued, oldestMs, inFlight, wait, lateness, store, processes, draining } = snapshot
   return [
     ...(draining ? ['shutting down'] : []),
-    `${decimal(queued)} queued${oldestMs === undefined ? '' : `, the oldest for ${durationText(oldestMs)}`}`,
+    `${decimal(queued)} queued${oldestText(oldestMs)}`,
     `${decimal(inFlight)} in flight`,
     // Without a release there are no waits.
     ...(wait.count === 0

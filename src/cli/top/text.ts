@@ -54,6 +54,11 @@ export function age(seconds: number): string {
   return `${Math.floor(seconds / 86_400)} d`
 }
 
+/** Behind a number of requests that wait. */
+export function oldestText(ms: number | undefined): string {
+  return ms === undefined ? '' : `, the oldest for ${durationText(ms)}`
+}
+
 /** The wait of a newcomer in a table. */
 export function listedWait(ms: number, heldBy: readonly string[] = []): string {
   return heldBy.length === 0 ? durationText(ms) : `at least ${durationText(ms)}`
