@@ -8,7 +8,7 @@ import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
 import { bucketsOf } from './buckets-in-use.js'
 import { fullness, type Instance } from './counters/fullest.js'
-import type { BucketTally, OldestWaits, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
+import type { BucketTally, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
 import { finiteOrNull } from './keys/key-state.js'
 import type { ListedWaits, WaitList } from './keys/listed-waits.js'
 import type {
@@ -34,7 +34,8 @@ export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> 
   const { clock, routes, shaper, leaving } = context
   const now = clock.now()
   const listed = waits.list()
-  const oldest = tally.oldestWaits()
+  const buckets = bucketsOf(context).map(settings => ({ settings, instances: instancesToShow(settings, options, now) }))
+  const oldest = tally.oldestWaits(buckets.flatMap(({ instances }) => instances.map(([, bucket]) => bucket)))
   const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
   const snapshot: Snapshot = {
     at: wallNow(),
@@ -45,7 +46,10 @@ export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> 
     queued: shaper.queued,
     inFlight: tally.inFlight,
     ...oldest.of(),
-    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, { listed, oldest, now })),
+    buckets: buckets.map(({ settings, instances }) => {
+      const fullest = instances.map(([key, bucket]) => listed.add(settings, [key, bucket], oldest.of(bucket)))
+      return { ...bucketSnapshot(settings, options, now), ...oldest.of(settings.name), fullest }
+    }),
     routes: routeSnapshots(options, listed, now),
     upstreams: upstreamSnapshots(routes, now),
     wait: tally.waits.quantiles(now),
@@ -74,21 +78,27 @@ function storeSnapshot({ context: { sharing }, storeType: type }: SnapshotOption
   return { type, ready, instances, onOutage, ...(reason !== undefined && { reason }) }
 }
 
-function bucketSnapshot(
-  settings: BucketSettings,
-  { context, tally: all }: SnapshotOptions,
-  { listed, oldest, now }: { readonly listed: WaitList; readonly oldest: OldestWaits; readonly now: number },
-): BucketSnapshot {
-  const { name, key, limits } = settings
+/** The fullest instances, and the one that is watched. */
+function instancesToShow({ name }: BucketSettings, { tally: all }: SnapshotOptions, now: number): readonly Instance[] {
   const tally = all.bucket(name)
-  let fullest = tally.fullest.list(now)
+  const fullest = tally.fullest.list(now)
   const [first] = fullest
   if (first !== undefined && isToWatch(first, tally.focus, now)) all.focus(tally, ...first)
   const watched = tally.focus
   // The watched instance stays in the list when others have become fuller.
   if (watched !== undefined && isBusy(watched, now) && !fullest.some(([key]) => key === watched.key)) {
-    fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
+    return [...fullest.slice(0, -1), [watched.key, watched.bucket]]
   }
+  return fullest
+}
+
+function bucketSnapshot(
+  settings: BucketSettings,
+  { context, tally: all }: SnapshotOptions,
+  now: number,
+): Omit<BucketSnapshot, 'fullest'> {
+  const { name, key, limits } = settings
+  const tally = all.bucket(name)
   const { focus } = tally
   return {
     name,
@@ -105,8 +115,6 @@ function bucketSnapshot(
     perSecond: tally.lately.rates(now),
     queued: tally.queued,
     waiting: tally.waiting,
-    ...oldest.of(name),
-    fullest: fullest.map(([key, bucket]) => listed.add(settings, [key, bucket], oldest.of(bucket))),
     ...(focus && { focus: focus.events.focus(focus.key) }),
   }
 }

@@ -59,26 +59,31 @@ export interface BucketTally {
 
 /** How long the oldest requests in queues have waited. */
 export class OldestWaits {
-  /** In ms, by instance and by the name of its bucket. Undefined: of all. */
-  readonly #ms = new Map<SharedBucket | string | undefined, number>()
+  readonly #now: number
+  /** When they came, in ms: the oldest of all, of each bucket by its name, and of some instances. */
+  readonly #since = new Map<SharedBucket | string | undefined, number>()
 
-  constructor(waiting: Iterable<RequestRecord>) {
-    for (const { stack, wait } of waiting) {
-      this.#see(undefined, wait)
-      for (const bucket of stack) this.#see(bucket, wait)
+  /** @param waiting when each request came, in ms. It may be ten thousand of them */
+  constructor(waiting: Iterable<[RequestRecord, number]>, now: number, instances: ReadonlySet<SharedBucket>) {
+    this.#now = now
+    for (const [{ stack }, since] of waiting) {
+      this.#see(undefined, since)
+      for (const bucket of stack) {
+        this.#see(bucket.limits.name, since)
+        if (instances.has(bucket)) this.#see(bucket, since)
+      }
     }
-    for (const [bucket, ms] of [...this.#ms]) if (typeof bucket === 'object') this.#see(bucket.limits.name, ms)
   }
 
-  #see(whose: SharedBucket | string | undefined, ms: number): void {
-    const known = this.#ms.get(whose)
-    if (known === undefined || known < ms) this.#ms.set(whose, ms)
+  #see(whose: SharedBucket | string | undefined, since: number): void {
+    const known = this.#since.get(whose)
+    if (known === undefined || since < known) this.#since.set(whose, since)
   }
 
   /** Of an instance, of all instances of a bucket, or of all buckets. */
   of(whose?: SharedBucket | string): { readonly oldestMs?: number } {
-    const oldestMs = this.#ms.get(whose)
-    return oldestMs === undefined ? {} : { oldestMs }
+    const since = this.#since.get(whose)
+    return since === undefined ? {} : { oldestMs: Math.max(0, this.#now - since) }
   }
 }
 
@@ -100,7 +105,8 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   readonly watched = new WatchedKeys()
   readonly #options: TallyOptions
   readonly #since: number
-  readonly #waiting = new Set<RequestRecord>()
+  /** When each request in a queue came, in ms. */
+  readonly #waiting = new Map<RequestRecord, number>()
   #bucketTable: BucketTable | undefined
 
   constructor(options: TallyOptions) {
@@ -172,13 +178,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  oldestWaits(): OldestWaits {
-    return new OldestWaits(this.#waiting)
+  /** @param instances those that are told */
+  oldestWaits(instances: Iterable<SharedBucket>): OldestWaits {
+    return new OldestWaits(this.#waiting, this.#options.now(), new Set(instances))
   }
 
   queued(request: RequestRecord): void {
     const { route, stack, keys, cost } = request
-    this.#waiting.add(request)
+    // One that is sent again came earlier.
+    this.#waiting.set(request, this.#options.now() - request.wait)
     this.route(route).queued += 1
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
