@@ -44,7 +44,7 @@ function causeText(
   const cause = causeOfWait(arrival, now, arrival.route.gate.shutFor(now))
   if (cause !== 'pause') return cause && `bucket ${cause.limits.name}`
   const { url } = route.upstream.settings
-  return `${url} ${upstreamTrouble(upstreamSnapshot(route.upstream, now))?.what}`
+  return `${url} ${upstreamTrouble(upstreamSnapshot(route.upstream, now))?.what ?? 'fails'}`
 }
 
 function rejectionOf(context: ProxyContext, { route, arrival }: RouteNewcomer): RouteOutlook['rejected'] {
