@@ -6,7 +6,6 @@ import type { ProxyContext } from '../proxy/context.js'
 import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
-import { failureText } from '../proxy/upstream/upstream-error.js'
 import { bucketsOf } from './buckets-in-use.js'
 import { fullness, type Instance } from './counters/fullest.js'
 import type { BucketTally, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
@@ -19,6 +18,7 @@ import type {
   Snapshot,
   UpstreamSnapshot,
 } from './snapshot/snapshot.js'
+import { upstreamSnapshot } from './snapshot/troubles.js'
 
 export interface SnapshotOptions {
   readonly context: ProxyContext
@@ -30,22 +30,28 @@ export interface SnapshotOptions {
 }
 
 export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> {
-  const { context, tally, storeType, wallNow, waits } = options
-  const { clock, routes, sharing, shaper, leaving } = context
+  const { context, tally, wallNow, waits } = options
+  const { clock, routes, shaper, leaving } = context
   const now = clock.now()
   const listed = waits.list()
+  const buckets = bucketsOf(context).map(settings => ({ settings, instances: instancesToShow(settings, options, now) }))
+  const oldest = tally.oldestWaits(buckets.flatMap(({ instances }) => instances.map(([, bucket]) => bucket)))
   const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
   const snapshot: Snapshot = {
     at: wallNow(),
     uptime: process.uptime(),
     processes: 1,
     draining: leaving,
-    store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
+    store: storeSnapshot(options),
     queued: shaper.queued,
     inFlight: tally.inFlight,
-    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, listed, now)),
+    ...oldest.of(),
+    buckets: buckets.map(({ settings, instances }) => {
+      const fullest = instances.map(([key, bucket]) => listed.add(settings, [key, bucket], oldest.of(bucket)))
+      return { ...bucketSnapshot(settings, options, now), ...oldest.of(settings.name), fullest }
+    }),
     routes: routeSnapshots(options, listed, now),
-    upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
+    upstreams: upstreamSnapshots(routes, now),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
     ...(hasDryRun && { dryRun: tally.dryRuns.snapshot() }),
@@ -58,22 +64,41 @@ export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
   return store === 'memory' ? store : store.type
 }
 
-function bucketSnapshot(
-  settings: BucketSettings,
-  { context, tally: all }: SnapshotOptions,
-  listed: WaitList,
-  now: number,
-): BucketSnapshot {
-  const { name, key, limits } = settings
+/** Several upstreams of one URL have settings of their own. */
+function upstreamSnapshots(routes: readonly Route[], now: number): UpstreamSnapshot[] {
+  const usual = new Map<Upstream, number>()
+  for (const { upstream, waits } of routes)
+    usual.set(upstream, Math.max(usual.get(upstream) ?? 0, waits.service.usual ?? 0))
+  return Array.from(usual, ([upstream, ms]) => upstreamSnapshot(upstream, now, ms))
+}
+
+function storeSnapshot({ context: { sharing }, storeType: type }: SnapshotOptions): Snapshot['store'] {
+  if (sharing === undefined) return { type, ready: true, instances: 1 }
+  const { ready, instances, reason, onOutage } = sharing
+  return { type, ready, instances, onOutage, ...(reason !== undefined && { reason }) }
+}
+
+/** The fullest instances, and the one that is watched. */
+function instancesToShow({ name }: BucketSettings, { tally: all }: SnapshotOptions, now: number): readonly Instance[] {
   const tally = all.bucket(name)
-  let fullest = tally.fullest.list(now)
+  const fullest = tally.fullest.list(now)
   const [first] = fullest
   if (first !== undefined && isToWatch(first, tally.focus, now)) all.focus(tally, ...first)
   const watched = tally.focus
   // The watched instance stays in the list when others have become fuller.
   if (watched !== undefined && isBusy(watched, now) && !fullest.some(([key]) => key === watched.key)) {
-    fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
+    return [...fullest.slice(0, -1), [watched.key, watched.bucket]]
   }
+  return fullest
+}
+
+function bucketSnapshot(
+  settings: BucketSettings,
+  { context, tally: all }: SnapshotOptions,
+  now: number,
+): Omit<BucketSnapshot, 'fullest'> {
+  const { name, key, limits } = settings
+  const tally = all.bucket(name)
   const { focus } = tally
   return {
     name,
@@ -90,7 +115,6 @@ function bucketSnapshot(
     perSecond: tally.lately.rates(now),
     queued: tally.queued,
     waiting: tally.waiting,
-    fullest: fullest.map(instance => listed.add(settings, instance)),
     ...(focus && { focus: focus.events.focus(focus.key) }),
   }
 }
@@ -170,18 +194,5 @@ function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): Pat
     ...(serviceMs !== undefined && { serviceMs }),
     givenUp,
     lastMinute: tally.givenUpLately.sum(now),
-  }
-}
-
-function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {
-  const allows = (quota?.rateOf('requests') ?? Infinity) * 1_000
-  return {
-    url: settings.url,
-    inFlight: gate.inFlight,
-    ...(gate.maxInFlight < Infinity && { maxInFlight: gate.maxInFlight }),
-    pausedMs: gate.pausedFor(now),
-    ...(breaker?.isOpen && { probeMs: breaker.retryAfter }),
-    ...(breaker?.failure && { failure: failureText(breaker.failure) }),
-    ...(Number.isFinite(allows) && { allows }),
   }
 }

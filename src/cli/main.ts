@@ -134,15 +134,15 @@ function createProgram(terminal: Terminal): Command {
     .command('key')
     .description('one key of a bucket: its level, what a newcomer waits, its latest requests; or find keys by a text')
     .argument('<name|text>', 'the bucket; without a key: a part of keys, or the hash of one from the log')
-    .argument('[key]', 'the key')
+    .argument('[key...]', 'the key; of a bucket with a combined key its parts, in the order of the file')
     .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
     .option('--json', 'write the answer as JSON')
-    .action(async (nameOrText: string, key: string | undefined, options: KeyFlags) =>
-      (await import('./commands/key.js')).runKey([nameOrText, key], options, terminal),
+    .action(async (nameOrText: string, parts: string[], options: KeyFlags) =>
+      (await import('./commands/key.js')).runKey([nameOrText, ...parts], options, terminal),
     )
     .addHelpText(
       'after',
-      '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper key client 203.0.113.7\n  shaper key 203.0.113',
+      '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper key client 203.0.113.7\n  shaper key login 203.0.113.7 login\n  shaper key 203.0.113',
     )
   withReplay(program.command('replay'), terminal)
   program

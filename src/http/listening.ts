@@ -13,10 +13,9 @@ export function startListening(server: Server, { host, port }: { host: string; p
   })
 }
 
-/** The URL of a server that listens. For all addresses of the machine it names 127.0.0.1. */
+/** The URL of a server that listens, with the address that it listens on: `0.0.0.0` or `[::]` are all of the machine. */
 export function urlOf(server: Server): string {
   const { address, family, port } = server.address() as AddressInfo
-  const any = address === '0.0.0.0' || address === '::'
-  const host = any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address
+  const host = family === 'IPv6' ? `[${address}]` : address
   return `${server instanceof TlsServer ? 'https' : 'http'}://${host}:${port}`
 }

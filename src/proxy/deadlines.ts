@@ -45,6 +45,13 @@ export class Deadlines<E extends Watched = Watched> {
     return this.#watched.size
   }
 
+  /** How long the one that passes first has run, and how long it has left, in ms. Undefined: none runs. */
+  get oldest(): { readonly ran: number; readonly left: number } | undefined {
+    const { first } = this.#watched
+    const left = first && first.dueAt - this.#clock.now()
+    return left === undefined ? undefined : { ran: this.#duration - left, left }
+  }
+
   /** Takes out the entry whose deadline passes first. */
   takeOldest(): E | undefined {
     return this.#watched.shift() as E | undefined

@@ -110,6 +110,16 @@ export class Sharing {
     return false
   }
 
+  get onOutage(): OnOutage {
+    return this.#options.onOutage
+  }
+
+  /** Why a shard does not answer. Undefined: all do, or nothing is known. */
+  get reason(): string | undefined {
+    const away = Array.from(this.#shards.values()).find(({ membership }) => !membership.ready)
+    return away?.membership.reason
+  }
+
   /** Whether newcomers are let in: by the store, or without it. */
   get admits(): boolean {
     return this.ready || this.#options.onOutage !== 'closed'

@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { dashboardPage } from '../../src/admin/dashboard/page.js'
 import { fleetHour, type Hour } from '../../src/admin/fleet/fleet-hour.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
+import { withTroubles } from '../../src/admin/snapshot/troubles.js'
 import { createSample } from './dashboard-sample.js'
 
 export interface DashboardServer {
@@ -33,7 +34,8 @@ export interface DashboardServer {
   readonly bodies: string[]
 }
 
-export const event = (snapshot: Snapshot): string => `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`
+export const event = (snapshot: Snapshot): string =>
+  `event: snapshot\ndata: ${JSON.stringify(withTroubles(snapshot))}\n\n`
 
 /** On a free port, until the test ends. A token is required if given. */
 export async function serveDashboard(

@@ -6,6 +6,8 @@ import { join } from 'node:path'
 import t from 'tap'
 import { dashboardPage } from '../../src/admin/dashboard/page.js'
 import type { RouteSnapshot } from '../../src/admin/snapshot/snapshot.js'
+import { withTroubles } from '../../src/admin/snapshot/troubles.js'
+import { topLines } from '../../src/cli/commands/top.js'
 import { frames, ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
 import { BUSY, bucket, instance, quiet, route } from './dashboard-sample.js'
 import { live, serveDashboard } from './dashboard-server.js'
@@ -238,7 +240,17 @@ t.test('a key is found, its panel says what a newcomer waits, and its limits are
     api: { predictedWaitMs: 49_500, assumed: ['tenant'] },
     jobs: { predictedWaitMs: 0, assumed: [], rejected: { reason: 'overflow', bucket: 'all', retryAfterMs: 200 } },
   }
-  const state = { ...entry, at: Date.now(), bucket: 'client', hash: '0123456789ab', inFlight: 1, routes, recent }
+  const heldBy = ['http://127.0.0.1:9000 is full, with 20 of 20 in flight']
+  const state = {
+    ...entry,
+    heldBy,
+    at: Date.now(),
+    bucket: 'client',
+    hash: '0123456789ab',
+    inFlight: 1,
+    routes,
+    recent,
+  }
   server.answers.set(`GET ${path}`, state)
   server.answers.set('GET /buckets?q=al', { at: 0, buckets: [{ name: 'client', fullest: [entry], hasMore: true }] })
   server.answers.set('GET /buckets?q=none', { at: 0, buckets: [] })
@@ -282,6 +294,11 @@ t.test('a key is found, its panel says what a newcomer waits, and its limits are
     t.ok(panel.x >= 0 && panel.x + panel.width <= viewport.width, 'it fits')
     const wide = await page.locator('#key-panel').evaluate(element => element.scrollWidth - element.clientWidth)
     t.equal(wide, 0)
+    t.equal(await text(page, '#key-newcomer'), 'at least 49.5 s')
+    const clipped = await page
+      .locator('#key-panel dd')
+      .evaluateAll(all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.textContent))
+    t.same(clipped, [])
 
     await page.fill('#override-rate', '50/s')
     await page.fill('#override-until', '1h')
@@ -336,23 +353,69 @@ t.test('messages for an empty dashboard', async t => {
   await says(page, '#status', 'Shutting down')
   t.equal(await page.locator('#notice').isVisible(), false)
   say({ buckets: busy, store: { type: 'postgres', ready: false, instances: 2 } })
-  await says(page, '#status', 'Store postgres unreachable')
+  await says(page, '#status', 'Something is wrong')
+  t.equal(await text(page, '#troubles'), 'the store postgres does not answer; tried again all the time')
   say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 0 }] })
   await says(page, '#upstreams', /ready/)
   say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 3_200, allows: 4 }] })
-  await says(page, '#status', 'Upstream paused')
-  t.match(await text(page, '#upstreams'), /asked for a pause: 3\.2 s more; allows 4\/s/)
-  t.same(await page.locator('#flags li').allTextContents(), [
-    'learned 4/s of 5/s',
-    'blocked until empty',
-    'upstream paused',
-    '3 waiting',
-  ])
+  await says(page, '#troubles', 'http://u has asked for a pause; nothing is sent to it for 3.2 s more')
+  t.match(await text(page, '#upstreams'), /has asked for a pause; nothing is sent to it for 3\.2 s more; allows 4\/s/)
+  t.same(await page.locator('#flags li').allTextContents(), ['learned 4/s of 5/s', 'blocked until empty', '3 waiting'])
   t.ok((await pixels(page, 'bucket', ORANGE)) > 50, 'the lid and the tap')
   say({ buckets: busy, routes: [route({ mode: 'meter', dryRun: true })] })
   await says(page, '#flags', /meter: passed on at once.*dry run: nothing is held/s)
   t.match(await text(page, '#strip-gaps'), /^1\/r 200 ms$/)
   t.same(faults, [])
+})
+
+t.test('what is wrong is on top in red with its cause and the next try, and colours the figures', async t => {
+  const server = await serveDashboard(t)
+  const failure = 'the upstream refused the connection (connect ECONNREFUSED 127.0.0.1:9000)'
+  const dead = { url: 'http://127.0.0.1:9000', inFlight: 0, pausedMs: 0, probeMs: 1_500, failure }
+  const waiting = { waiting: 4_700, oldestMs: 258_000 }
+  const fullest = [
+    instance('all', 4_700, { ...waiting, rate: 50, capacity: 5_000, heldBy: ['x'], predictedWaitMs: 13_000 }),
+  ]
+  const held = bucket({ name: 'everyone', keys: 1, capacity: 5_000, offered: 4_700, ...waiting, fullest })
+  const snapshot = () => quiet(Date.now(), { buckets: [held], upstreams: [dead], queued: 4_700, oldestMs: 258_000 })
+  server.greeting = () => [snapshot()]
+  for (const viewport of [
+    { width: 1_280, height: 900 },
+    { width: 360, height: 640 },
+  ]) {
+    const { page, faults, overhang } = await openPage(t, browser, server.url, { viewport })
+    await says(page, '#troubles', failure)
+    t.equal(await text(page, '#troubles'), topLines(withTroubles(snapshot()), undefined)[0], 'as top has it')
+    t.match(await text(page, '#troubles'), /; tried again in 1\.5 s$/)
+    const { y, height } = (await page.locator('#troubles').boundingBox())!
+    t.ok(y + height < viewport.height / 2, `it ends at ${y + height}`)
+    const colours = await page.evaluate<string[]>(`(() => {
+      const of = (id, what) => getComputedStyle(document.getElementById(id))[what]
+      return [of('troubles', 'backgroundColor'), ...['status', 'queued', 'oldest', 'focus-out'].map(id => of(id, 'color'))]
+    })()`)
+    t.same(new Set(colours), new Set(['rgb(179, 38, 30)']))
+    t.equal(await text(page, '#status'), 'Something is wrong')
+    t.equal(await text(page, '#oldest'), 'the oldest for 4.3 min')
+    t.match(await text(page, '#keys tbody tr'), /4\.7k.*4\.3 min.*at least 13 s/s)
+    const clipped = await page
+      .locator('#keys td')
+      .evaluateAll(all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.textContent))
+    t.same(clipped, [])
+    t.match(await text(page, '#flags'), '4.7k waiting, the oldest for 4.3 min')
+    t.match(await text(page, '#upstreams'), /fails: .*; tried again in 1\.5 s/)
+    t.equal(await overhang(), 0)
+    t.same(faults, [])
+  }
+  const last = snapshot()
+  server.greeting = () => [last]
+  const { page } = await openPage(t, browser, server.url)
+  await says(page, '#troubles', failure)
+  server.say(quiet(last.at + 1_000, { buckets: [held], queued: 1 }))
+  await says(page, '#queued', /^1$/)
+  t.ok(await page.locator('#troubles').isVisible(), 'it stays for a moment, as it may come again')
+  server.say(quiet(last.at + 4_000, { buckets: [held] }))
+  await says(page, '#status', 'Live')
+  t.notOk(await page.locator('#troubles').isVisible())
 })
 
 t.test('a bucket that holds any amount, as the adaptive one, says how much it holds', async t => {

@@ -155,7 +155,8 @@ t.test('a stopped terminal stops neither requests nor the shutdown, and tears no
   const lines = () => text.split(/\r?\n/).filter(line => line.includes('GET'))
   await until('all lines are there', () => lines().length === 1_000)
   const torn = lines().filter(
-    line => !/^[\d:.]{12} 200 GET \/x{400} {2}default(, held \S+ \S+)?, answered in \S+ \S+$/.test(line),
+    line =>
+      !/^[\d:.]{12} 200 GET \/x{400} {2}default, key [0-9a-f]{12}(, held \S+ \S+)?, answered in \S+ \S+$/.test(line),
   )
   t.same(torn, [])
   terminal.kill('SIGTERM')

@@ -24,6 +24,10 @@ t.test('records as lines', async t => {
   for (const [record, text] of [
     [{ ...asked, outcome: 'forwarded', upstreamMs: 25.042 }, '200 GET /a  api, answered in 25 ms'],
     [
+      { ...asked, key: '81b637d8fcd2', outcome: 'forwarded', upstreamMs: 25.042 },
+      '200 GET /a  api, key 81b637d8fcd2, answered in 25 ms',
+    ],
+    [
       { ...asked, outcome: 'forwarded', waitMs: 192.829, upstreamMs: 0.4, retries: 1 },
       '200 GET /a  api, held 193 ms, answered in 0.4 ms, sent again once',
     ],
@@ -50,6 +54,13 @@ t.test('records as lines', async t => {
     ],
     [{ ...asked, route: undefined, outcome: 'refused', status: 404 }, '404 GET /a  refused'],
     [{ url: 'http://127.0.0.1:9090', msg: 'the admin server listens' }, 'the dashboard is at http://127.0.0.1:9090/'],
+    ...['0.0.0.0', '[::]'].map(
+      host =>
+        [
+          { url: `http://${host}:9090`, msg: 'the admin server listens' },
+          'the dashboard is at http://127.0.0.1:9090/, and at all other addresses of this machine',
+        ] as const,
+    ),
     [
       { level: 50, problems: ['a: is bad', 'b: is worse'], msg: 'not reloaded: the configuration stays as it was' },
       'error not reloaded: the configuration stays as it was: a: is bad; b: is worse',
@@ -128,10 +139,11 @@ t.test('NO_COLOR: without colours, and one line each for limits, wait and dashbo
   const time = '\\d\\d:\\d\\d:\\d\\d\\.\\d{3}'
   for (const line of [
     `${time} the dashboard is at http://127\\.0\\.0\\.1:\\d+/`,
+    `${time} configuration: the flags alone`,
     `${time} limits: client 5/s, capacity 10`,
     `${time} longest wait: 1\\.8 s, of route default`,
     'shaper listening on http://127\\.0\\.0\\.1:\\d+ -> echo:',
-    `${time} 200 GET /seen  default, answered in \\S+ ms`,
+    `${time} 200 GET /seen  default, key [0-9a-f]{12}, answered in \\S+ ms`,
   ]) {
     t.match(text, new RegExp(`^${line}$`, 'm'))
   }

@@ -77,7 +77,11 @@ t.test(
       const text = await (await request(`${admin}/metrics`)).body.text()
       return text.match(/^shaper_config_(reloads_total|last_reload_success)\S* .*$/gm)
     }
+    const troubles = async () => ((await (await request(`${admin}/buckets`)).body.json()) as Snapshot).troubles
     t.match(await logged(command, 'not reloaded', from), { problems: [/buckets\.all\.rate: "5\/w" is not a rate/] })
+    t.match(await troubles(), [
+      /^the configuration was not reloaded [01] m?s ago \(buckets\.all\.rate: "5\/w" is not a rate/,
+    ])
     t.same(await metrics(), [
       'shaper_config_reloads_total{result="ok"} 0',
       'shaper_config_reloads_total{result="failed"} 1',
@@ -88,6 +92,7 @@ t.test(
     const { statusCode, body } = await waiting
     await body.dump()
     t.equal(statusCode, 200, 'a request that would wait for a minute leaves at the new rate')
+    t.equal(await troubles(), undefined)
     command.child.kill('SIGHUP')
     await logged(command, 'nothing has changed', from)
     t.same(await metrics(), [

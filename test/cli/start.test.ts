@@ -29,6 +29,21 @@ t.test('flags alone are enough', { buffered: true }, async t => {
   t.equal((await finished).code, 0)
 })
 
+t.test('the start says on which address it listens, and which file it has found', { buffered: true }, async t => {
+  const file = JSON.stringify({ listen: '0.0.0.0:0', upstream: 'echo:', buckets: { all: { key: 'all', rate: '5/s' } } })
+  const cwd = realpathSync(t.testdir({ 'shaper.config.json': file }))
+  for (const [args, told] of [
+    [[], `configuration: ${cwd}/shaper.config.json, found in the working directory; -c FILE names another`],
+    [['-c', 'shaper.config.json'], `configuration: ${cwd}/shaper.config.json`],
+  ] as const) {
+    const command = shaper(['start', ...args], { cwd })
+    t.match(await command.ready, /^shaper listening on http:\/\/0\.0\.0\.0:\d+ -> echo:$/)
+    t.ok(command.stderr().includes(`"msg":"${told}"}`), command.stderr())
+    command.child.kill('SIGTERM')
+    t.equal((await command.finished).code, 0)
+  }
+})
+
 t.test('a checkout that is not built: exit 1, and one line says what to run', { buffered: true }, async t => {
   const folder = t.testdir({ 'package.json': '{ "type": "module" }', bin: {} })
   copyFileSync(`${ROOT}/bin/shaper.js`, `${folder}/bin/shaper.js`)

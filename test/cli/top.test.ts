@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
+import { withTroubles } from '../../src/admin/snapshot/troubles.js'
 import { dryRunTable, topLines } from '../../src/cli/commands/top.js'
 import { bucket, instance, quiet, route } from '../admin/dashboard-sample.js'
 import { startAdminRig } from '../admin/rig.js'
@@ -24,13 +25,23 @@ t.test('a table of queues, levels, and rates of the last seconds', async t => {
   while ((await rig.snapshot()).inFlight > 0) await turns()
   const now = await rig.snapshot()
   const lines = topLines({ ...now, at: before.at + 2_000 }, before)
-  t.match(lines[0], /^9 queued; 0 in flight; wait p50 0 ms/)
+  t.match(lines[0], /^9 queued, the oldest for 0 ms; 0 in flight; wait p50 0 ms/)
   const at = lines.findIndex(line => line.startsWith('bucket'))
-  t.same(lines[at]!.split(/\s+/), ['bucket', 'rate', 'keys', 'fullest', 'queued', 'in/s', 'released/s', 'rejected/s'])
-  t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', '100', '%', '9', '12', '1', '2'])
+  t.same(lines[at]!.split(/\s+/), [
+    'bucket',
+    'rate',
+    'keys',
+    'fullest',
+    'queued',
+    'oldest',
+    'in/s',
+    'released/s',
+    'rejected/s',
+  ])
+  t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', '100', '%', '9', '0', 'ms', '12', '1', '2'])
   t.match(
     lines.find(line => line.startsWith('al')),
-    /^al\?2Jice +client +############ +10\/10 +9 +2 s$/,
+    /^al\?2Jice +client +############ +10\/10 +9 +0 ms +2 s$/,
   )
   const route = lines.findIndex(line => line.startsWith('route'))
   t.same(lines[route]!.split(/\s+/), ['route', 'queued', 'forwarded/s', '5xx/s', 'failed/s', 'rejected/s', 'why'])
@@ -39,11 +50,52 @@ t.test('a table of queues, levels, and rates of the last seconds', async t => {
   await Promise.all(answers)
 })
 
+t.test('the oldest request that waits is told: of all, of each bucket, of each key', async t => {
+  const rig = await startAdminRig(t, {
+    upstream: 'echo:',
+    buckets: {
+      client: { key: 'header:x-user', rate: '5/s', capacity: 10 },
+      everyone: { key: 'all', rate: '100/s', capacity: 100 },
+    },
+  })
+  const send = (user: string) => fetch(rig.proxy.url, { headers: { 'x-user': user } })
+  const answers: Promise<Response>[] = []
+  for (const [user, count, at] of [
+    ['slow', 9, 0],
+    ['quick', 2, 1_000],
+  ] as const) {
+    rig.pacer.runUntil(at)
+    const before = (await rig.snapshot()).buckets[1]!.offered
+    answers.push(...Array.from({ length: count }, () => send(user)))
+    while ((await rig.snapshot()).buckets[1]!.offered < before + count) await turns()
+  }
+  rig.pacer.runUntil(1_100)
+  const now = await rig.snapshot()
+  const oldestOf = (name: string) => now.buckets.find(bucket => bucket.name === name)!
+  t.same([now.oldestMs, oldestOf('client').oldestMs, oldestOf('everyone').oldestMs], [1_100, 1_100, 1_100])
+  const ofKeys = oldestOf('client').fullest.map(({ key, oldestMs }) => [key, oldestMs])
+  t.same(ofKeys, [
+    ['slow', 1_100],
+    ['quick', 100],
+  ])
+  t.equal(oldestOf('everyone').fullest[0]!.oldestMs, 1_100)
+  const lines = topLines(now, undefined)
+  t.match(lines[0], /^4 queued, the oldest for 1\.1 s; /)
+  t.match(
+    lines.find(line => line.startsWith('quick')),
+    /\/10 +1 +100 ms /,
+  )
+  await pass(rig, 3_000, 100)
+  await Promise.all(answers)
+  const after = await rig.snapshot()
+  t.same([after.oldestMs, after.buckets[0]!.oldestMs], [undefined, undefined])
+})
+
 t.test('what an upstream says of its failure does not control the terminal', async t => {
   const failure = 'an unknown transfer coding (\u009b2J\u001b[2J)'
   const upstreams = [{ url: 'http://127.0.0.1:9000', inFlight: 0, pausedMs: 0, probeMs: 1_000, failure }]
-  const text = topLines(quiet(1_000, { upstreams }), undefined).join('\n')
-  t.match(text, 'fails (an unknown transfer coding (?2J?[2J)), tried again in 1 s')
+  const text = topLines(withTroubles(quiet(1_000, { upstreams })), undefined).join('\n')
+  t.match(text, 'fails: an unknown transfer coding (?2J?[2J); tried again in 1 s')
   t.notOk(text.includes('\u001b') || text.includes('\u009b'))
 })
 

@@ -116,6 +116,16 @@ t.test('no room for a burst', async t => {
   t.same(ofBucket({ rate: '6/30s', capacity: 6 }, { mode: 'meter' }), [])
 })
 
+t.test('a quota that is written as a rate', async t => {
+  const line = (pace: string, capacity: number) =>
+    `buckets.a.capacity: one request leaves every ${pace}; if this is a quota that a client may use at once, set "burst": ${capacity}, or "mode": "meter" on route "api"; if not, lower the capacity`
+  const monthly = line('25.9 s, the last of 100000 after 30 d', 100_000)
+  t.same(ofBucket({ rate: '100000/30d', capacity: 100_000 }), [monthly])
+  t.same(ofBucket({ rate: '5000/h', capacity: 6_000 }), [line('720 ms, the last of 6000 after 72 min', 6_000)])
+  t.same(ofBucket({ rate: '100000/30d', capacity: 100_000, burst: 100_000 }), [])
+  t.same(ofBucket({ rate: '100000/30d', capacity: 100_000 }, { mode: 'meter' }), [])
+})
+
 t.test('waits that are longer than clients accept', async t => {
   const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
     `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients accept, or ${instead}`

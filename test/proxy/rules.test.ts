@@ -671,7 +671,7 @@ t.test(
         type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
         title: 'Too Many Requests',
         status: 429,
-        detail: 'bucket "client" is full: 9.94 of 10',
+        detail: 'bucket "client" is full: 9.94 of 10, and this request costs 1',
         'violated-policies': ['client'],
         retryAfterMs: 187,
       })

@@ -57,6 +57,36 @@ export interface BucketTally {
     | undefined
 }
 
+/** How long the oldest requests in queues have waited. */
+export class OldestWaits {
+  readonly #now: number
+  /** When they came, in ms: the oldest of all, of each bucket by its name, and of some instances. */
+  readonly #since = new Map<SharedBucket | string | undefined, number>()
+
+  /** @param waiting when each request came, in ms. It may be ten thousand of them */
+  constructor(waiting: Iterable<[RequestRecord, number]>, now: number, instances: ReadonlySet<SharedBucket>) {
+    this.#now = now
+    for (const [{ stack }, since] of waiting) {
+      this.#see(undefined, since)
+      for (const bucket of stack) {
+        this.#see(bucket.limits.name, since)
+        if (instances.has(bucket)) this.#see(bucket, since)
+      }
+    }
+  }
+
+  #see(whose: SharedBucket | string | undefined, since: number): void {
+    const known = this.#since.get(whose)
+    if (known === undefined || since < known) this.#since.set(whose, since)
+  }
+
+  /** Of an instance, of all instances of a bucket, or of all buckets. */
+  of(whose?: SharedBucket | string): { readonly oldestMs?: number } {
+    const since = this.#since.get(whose)
+    return since === undefined ? {} : { oldestMs: Math.max(0, this.#now - since) }
+  }
+}
+
 export interface TallyOptions {
   /** Monotonic ms. */
   now(): number
@@ -75,6 +105,8 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   readonly watched = new WatchedKeys()
   readonly #options: TallyOptions
   readonly #since: number
+  /** When each request in a queue came, in ms. */
+  readonly #waiting = new Map<RequestRecord, number>()
   #bucketTable: BucketTable | undefined
 
   constructor(options: TallyOptions) {
@@ -146,7 +178,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  queued({ route, stack, keys, cost }: RequestRecord): void {
+  /** @param instances those that are told */
+  oldestWaits(instances: Iterable<SharedBucket>): OldestWaits {
+    return new OldestWaits(this.#waiting, this.#options.now(), new Set(instances))
+  }
+
+  queued(request: RequestRecord): void {
+    const { route, stack, keys, cost } = request
+    // One that is sent again came earlier.
+    this.#waiting.set(request, this.#options.now() - request.wait)
     this.route(route).queued += 1
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
@@ -156,7 +196,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  unqueued({ route, stack, cost }: RequestRecord): void {
+  unqueued(request: RequestRecord): void {
+    const { route, stack, cost } = request
+    this.#waiting.delete(request)
     this.route(route).queued -= 1
     for (const { limits } of stack) {
       const tally = this.bucket(limits.name)

@@ -48,6 +48,10 @@ export function duration(ms) {
   return `${Number((ms / size).toFixed(1))} ${name}`
 }
 
+/** How long a newcomer waits. What else holds it does so for an unknown time. */
+export const newcomerText = ({ predictedWaitMs, heldBy }) =>
+  `${heldBy === undefined ? '' : 'at least '}${duration(predictedWaitMs)}`
+
 /** The local time of day. */
 export const timeOfDay = at => new Date(at).toLocaleTimeString([], { hour12: false })
 
@@ -71,6 +75,11 @@ export function make(tag, className, text) {
 /** Sets a text where it differs. An unchanged text stays selected and causes no layout. */
 export function put(element, text) {
   if (element.textContent !== text) element.textContent = text
+}
+
+/** Gives a figure the colour of its state: `good`, `warn` or `bad`. False: none. */
+export function colour(element, tone) {
+  for (const each of ['good', 'warn', 'bad']) element.classList.toggle(each, each === tone)
 }
 
 /**

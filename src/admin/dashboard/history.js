@@ -59,8 +59,8 @@ export class History {
       this.events = { ...NONE }
     }
     const { rate, capacity, burst, tier } = instance ?? (isOther ? undefined : this.focus) ?? bucket
-    const { level = 0, waiting = 0, blockedMs, overriddenUntil } = instance ?? {}
-    const state = { rate, capacity, burst, tier, level, waiting, blockedMs, overriddenUntil }
+    const { level = 0, waiting = 0, oldestMs, blockedMs, overriddenUntil } = instance ?? {}
+    const state = { rate, capacity, burst, tier, level, waiting, oldestMs, blockedMs, overriddenUntil }
     this.focus = key === undefined ? undefined : { key, ...state }
     this.levels.push({ at, level })
     while (this.levels[0].at < at - 5_000) this.levels.shift()

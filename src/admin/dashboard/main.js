@@ -1,5 +1,5 @@
 /** The dashboard: receives snapshots and shows them. */
-import { byId, count, duration, perSecond, put, timeOfDay } from './format.js'
+import { byId, colour, count, duration, list, make, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
 import { askKey } from './lists/key-panel.js'
 import { askOverrides } from './lists/keys.js'
@@ -12,6 +12,12 @@ import { connect, scope, token } from './stream.js'
 
 /** The time over which the rates of instances are counted, in ms. */
 const RATE_OVER = 5_000
+
+/** A trouble that comes and goes, as of an upstream that is full at times, is shown for so long, in ms. */
+const TROUBLE_STAYS = 2_000
+
+/** A p99 of lateness that is worth a look, in ms. */
+const LATE = 5
 
 /** How often the buckets are sorted, in ms. */
 const SORT_EVERY = 5_000
@@ -31,6 +37,8 @@ let lostSince
 let chosen
 /** The key that the user has chosen, with what the page has seen of it: { bucket, key, history }. */
 let chosenKey
+/** What is wrong, as the server said it last. */
+let troubles = { at: -Infinity, texts: [] }
 let order = []
 let orderedAt = -Infinity
 
@@ -41,6 +49,7 @@ function forget() {
   totals = new History()
   earlier = []
   chosenKey = undefined
+  troubles = { at: -Infinity, texts: [] }
 }
 
 function receive(latest) {
@@ -132,11 +141,10 @@ function render() {
   arrange()
   const focus = focused()
   const name = focus?.bucket.name
-  const { draining, store, upstreams, wait, lateness } = snapshot
-  const isUpstreamPaused = upstreams.some(({ pausedMs }) => pausedMs > 0)
+  const { draining, upstreams } = snapshot
+  const isTroubled = fillTroubles(snapshot)
   if (draining) state('draining', 'Shutting down: accepts no new requests')
-  else if (!store.ready) state('draining', `Store ${store.type} unreachable`)
-  else if (isUpstreamPaused) state('paused', 'Upstream paused')
+  else if (isTroubled) state('trouble', 'Something is wrong')
   else state('live', 'Live')
   byId('live').classList.remove('stale')
   byId('live').hidden = false
@@ -150,19 +158,13 @@ function render() {
   if (focus !== undefined) {
     const buckets = order.map(each => snapshot.buckets.find(({ name }) => name === each))
     fillChooser(buckets, focus.bucket, showBucket)
-    fillFocus(focus, snapshot)
+    fillFocus({ ...focus, isTroubled }, snapshot)
     fillKeys(
       buckets.find(each => each.name === name),
       { open: askKey, reset: askReset, shown: focus.isChosen ? chosenKey.key : undefined },
     )
   }
-  for (const each of ['p50', 'p90', 'p99', 'max']) {
-    put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))
-  }
-  put(byId('lateness'), lateness.count === 0 ? '–' : duration(lateness.p99))
-  put(byId('queued'), count(snapshot.queued))
-  put(byId('in-flight'), count(snapshot.inFlight))
-  put(byId('rejects'), perSecond(Math.max(0, totals.rate('rejected', WINDOW))))
+  fillFigures(snapshot, isTroubled)
   fillMembers(snapshot, earlier[0], member => {
     hasChosenScope = true
     const isShown = member.name === scope.instance
@@ -177,8 +179,42 @@ function render() {
   fillUpstreams(upstreams)
   fillDryRun(snapshot.dryRun, askKey)
   void askOverrides()
-  const isTapShut = upstreams.length > 0 && upstreams.every(({ pausedMs }) => pausedMs > 0)
+  const isShut = ({ pausedMs, probeMs }) => pausedMs > 0 || probeMs !== undefined
+  const isTapShut = upstreams.length > 0 && upstreams.every(isShut)
   stage(focus && { ...focus, clock, isTapShut })
+}
+
+/** Says what is wrong, on top of everything else. Returns whether anything is. */
+function fillTroubles({ at, troubles: texts = [] }) {
+  if (texts.length > 0 || Math.abs(at - troubles.at) > TROUBLE_STAYS) troubles = { at, texts }
+  byId('troubles').hidden = troubles.texts.length === 0
+  list(byId('troubles').firstChild, [...troubles.texts.entries()], {
+    nameOf: ([place]) => place,
+    create: () => make('li'),
+    fill: (element, [, text]) => put(element, text),
+  })
+  return troubles.texts.length > 0
+}
+
+/** The figures of all buckets, in the colours of their state. */
+function fillFigures({ upstreams, wait, lateness, queued, oldestMs, inFlight }, isTroubled) {
+  for (const each of ['p50', 'p90', 'p99', 'max']) {
+    put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))
+  }
+  const rejects = Math.max(0, totals.rate('rejected', WINDOW))
+  const isHeld = queued > 0 && isTroubled
+  const isSlow = upstreams.some(({ isFull, silent }) => isFull || silent)
+  figure('lateness', lateness.count === 0 ? '–' : duration(lateness.p99), lateness.p99 > LATE && 'warn')
+  figure('queued', count(queued), isHeld && 'bad')
+  figure('oldest', oldestMs === undefined ? '' : `the oldest for ${duration(oldestMs)}`, isHeld && 'bad')
+  figure('in-flight', count(inFlight), isSlow && 'warn')
+  figure('rejects', perSecond(rejects), rejects > 0 && 'warn')
+}
+
+/** @param tone the class of its colour. False: it has none */
+function figure(id, text, tone) {
+  put(byId(id), text)
+  colour(byId(id), tone)
 }
 
 function about({ uptime, store, processes, members, shown }) {
@@ -220,6 +256,7 @@ function start() {
       state('refused', 'Token needed')
       byId('live').hidden = true
       byId('notice').hidden = true
+      byId('troubles').hidden = true
       byId('pause').hidden = true
       byId('token-form').hidden = false
       put(byId('token-error'), hadToken ? 'The server does not know this token.' : '')

@@ -10,6 +10,7 @@ import type { KeySource } from '../keys/key-source.js'
 import { remembered, rememberedByKey } from '../remembered.js'
 import { watchedWithOthers } from '../snapshot/merge-snapshots.js'
 import type { Snapshot, WatchedSnapshot } from '../snapshot/snapshot.js'
+import { type FailedReload, withTroubles } from '../snapshot/troubles.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
 import { PLAIN, sendJson, sendProblem, sendText } from './answers.js'
 import { EventStreams } from './event-stream.js'
@@ -25,6 +26,8 @@ export interface Readiness {
 export interface AdminSource extends FleetSource, KeySource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
+  /** Undefined: the last reload put the configuration into effect, or there was none. */
+  failedReload?(): FailedReload | undefined
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
 }
 
@@ -125,10 +128,10 @@ async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<v
 }
 
 /** What a query asks for: this program, all instances, or one. Undefined: no instance has this name. */
-async function take({ snapshot, fleet }: Served, query: URLSearchParams): Promise<Snapshot | undefined> {
+async function take({ source, snapshot, fleet }: Served, query: URLSearchParams): Promise<Snapshot | undefined> {
   const name = query.get('instance')
-  if (name !== null) return fleet.one(name)
-  return query.has('all') ? fleet.all() : snapshot()
+  const found = await (name !== null ? fleet.one(name) : query.has('all') ? fleet.all() : snapshot())
+  return found && withTroubles(found, source.failedReload?.())
 }
 
 async function serveBuckets(res: ServerResponse, served: Served, query: URLSearchParams): Promise<void> {
@@ -150,13 +153,13 @@ async function watchedKey({ watch, fleet }: Served, query: URLSearchParams): Pro
 }
 
 function serveEvents(res: ServerResponse, served: Served, query: URLSearchParams): void {
-  const { streams, fleet } = served
+  const { streams } = served
   const interval = query.get('interval')
   if (interval !== null && !/^\d{1,6}$/.test(interval))
     return sendProblem(res, 400, 'interval is not a number of ms; use e.g. 500')
   // The watched instance may end. Its watchers then see all others.
   const latest = async (): Promise<Snapshot> => {
-    const found = (await take(served, query)) ?? (await fleet.all())
+    const found = (await take(served, query)) ?? (await take(served, new URLSearchParams('all')))!
     const watched = await watchedKey(served, query)
     return watched === undefined ? found : { ...found, watched }
   }

@@ -1,16 +1,20 @@
 /** What holds newcomers besides their rates: for how long depends on answers of the upstream. */
+import { upstreamSnapshot, upstreamTrouble } from '../snapshot/troubles.js'
 import type { RouteNewcomer } from './newcomer.js'
 
 /** Nothing, where nobody waits. */
 export function heldByOn({ route, arrival }: Pick<RouteNewcomer, 'route' | 'arrival'>): string[] {
-  if (route.settings.mode !== 'shape') return []
-  const { gate } = arrival.route
+  const { settings, upstream, waits } = route
+  if (settings.mode !== 'shape') return []
+  const { isFull, blocked } = arrival.route.gate
   const held: string[] = []
-  if (gate.isFull) held.push(`upstream full (${gate.inFlight} of ${gate.maxInFlight} in flight)`)
-  if (gate.pool?.isFull) held.push(`all upstreams full (${gate.pool.inFlight} of ${gate.pool.maxInFlight} in flight)`)
+  if (isFull || blocked) {
+    // How long a pause holds them is known, and is in their waits.
+    const state = { ...upstreamSnapshot(upstream, 0, waits.service.usual), pausedMs: 0, isFull }
+    held.push(`${state.url} ${upstreamTrouble(state)?.what ?? 'fails'}`)
+  }
   for (const { hasPlace, inFlight, limits } of arrival.stack)
-    if (!hasPlace) held.push(`maxInFlight of bucket ${limits.name} (${inFlight} of ${limits.maxInFlight} in flight)`)
-  if (gate.blocked) held.push('breaker')
+    if (!hasPlace) held.push(`bucket ${limits.name} has ${inFlight} of ${limits.maxInFlight} in flight`)
   return held
 }
 

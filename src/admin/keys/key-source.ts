@@ -76,6 +76,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
         return {
           ...{ at: wallNow(), bucket: name, hash: hashedKey(key) },
           ...instanceState(key, own, context.clock.now()),
+          ...tally.oldestWaits([own]).of(own),
           inFlight: own.inFlight,
           ...(maxInFlight !== undefined && { maxInFlight }),
           ...(override && { override: overrideState(override, wallNow()) }),
@@ -95,7 +96,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
       const events = tally.watched.ask(name, key, context.clock.now())
       const own = await presentInstance(context, settings, key)
       const { offered, released, rejected } = events
-      const instance = listedState(context, name, [key, own])
+      const instance = { ...listedState(context, name, [key, own]), ...tally.oldestWaits([own]).of(own) }
       return { bucket: name, instance, offered, released, rejected, focus: events.focus(key) }
     },
     search: text => searches.find(text),

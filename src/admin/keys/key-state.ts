@@ -6,7 +6,7 @@ import type { SharedBucket } from '../../core/queue/lane.js'
 import { StoredBucket } from '../../core/shared/stored-bucket.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import { mergeRecent, type RecentRequest } from '../counters/recent-requests.js'
-import { mergeHeldBy, mergeLevels } from '../snapshot/merge-snapshots.js'
+import { mergeHeldBy, mergeLevels, oldestOf } from '../snapshot/merge-snapshots.js'
 import type { InstanceSnapshot } from '../snapshot/snapshot.js'
 
 export interface KeyState extends Omit<InstanceSnapshot, 'overriddenUntil'> {
@@ -28,7 +28,7 @@ export interface KeyState extends Omit<InstanceSnapshot, 'overriddenUntil'> {
 export interface RouteOutlook {
   /** Where `heldBy` has entries it waits at least so long. */
   readonly predictedWaitMs: number
-  /** What that wait comes from: a bucket, as `bucket NAME`, `pause` or `breaker`. Absent: it does not wait. */
+  /** What that wait comes from: `bucket NAME`, or the URL of the upstream and what is wrong with it. Absent: it does not wait. */
   readonly waitsFor?: string
   /** What else holds it, for an unknown time. Absent: nothing. */
   readonly heldBy?: readonly string[]
@@ -121,6 +121,7 @@ export function mergeKeyStates(parts: readonly KeyState[]): KeyState {
     ...mergeLevels(parts, queued),
     waiting: sum(part => part.waiting),
     queued,
+    ...oldestOf(parts),
     inFlight: sum(part => part.inFlight),
     recent: mergeRecent(parts.map(({ recent }) => recent)),
   }
@@ -134,5 +135,5 @@ export function withOthers({ unreported: _, ...state }: KeyState, others: readon
   const waiting = others.reduce((sum, other) => sum + other.waiting, state.waiting)
   const queued = others.reduce((sum, other) => sum + other.queued, state.queued)
   const unused = others.reduce((sum, { unreported = 0 }) => sum + Math.min(0, unreported), 0)
-  return { ...state, waiting, queued, level: Math.max(state.level + unused, queued) }
+  return { ...state, ...oldestOf([state, ...others]), waiting, queued, level: Math.max(state.level + unused, queued) }
 }

@@ -50,12 +50,16 @@ export class WaitList {
     this.#all = all
   }
 
-  add(settings: BucketSettings, [key, bucket]: Instance): InstanceSnapshot {
+  add(
+    settings: BucketSettings,
+    [key, bucket]: Instance,
+    more: Pick<InstanceSnapshot, 'oldestMs'> = {},
+  ): InstanceSnapshot {
     const { context } = this.#all
     const newcomers = newcomersOf(context, settings, key, bucket)
     const heldBy = heldByAny(newcomers)
     const entry = {
-      ...{ ...listedState(context, settings.name, [key, bucket]), predictedWaitMs: 0 },
+      ...{ ...listedState(context, settings.name, [key, bucket]), ...more, predictedWaitMs: 0 },
       ...(heldBy.length > 0 && { heldBy }),
     }
     this.#add(`${settings.name}\n${key}`, newcomers, ms => {

@@ -50,8 +50,14 @@ export function whyNoKey({ name, key: { parts, ipv6 } }: BucketSettings, key: st
   const canBeLong = parts.some(({ kind }) => kind !== 'all' && kind !== 'ip')
   if (canBeLong && /^#[\w-]{43}$/.test(key)) return undefined
   const values = key.split('\n')
-  if (values.length !== parts.length)
-    return `a key of ${name} has ${parts.length} parts (${parts.map(formatKeyPart).join(', ')}); separate them by %0A`
+  if (values.length !== parts.length) {
+    const names = parts.map(formatKeyPart)
+    const few = `a key of ${name} has one part (${names[0]}); quote it if it has spaces`
+    const typed = `shaper key ${name} ${names.map(part => part.replace(/^.*:/, '').toUpperCase()).join(' ')}`
+    return parts.length === 1
+      ? few
+      : `a key of ${name} has ${parts.length} parts (${names.join(', ')}); write them one after another, as in "${typed}", or in a URL with %0A between them`
+  }
   const wrong = parts.findIndex(({ kind }, place) => {
     const value = values[place]!
     return value === '' || (kind === 'all' && value !== 'all') || (kind === 'ip' && !isAddressKey(value, ipv6))

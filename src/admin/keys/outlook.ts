@@ -1,9 +1,9 @@
 /** What newcomers would meet: how long they would wait, and whether they would be rejected. */
 import { decide, placeless, shutOut } from '../../core/admission/decide.js'
 import { causeOfWait } from '../../core/admission/predicted-wait.js'
-import type { Arrival } from '../../core/shaper.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { currentUpstream } from '../../proxy/routing/route.js'
+import { upstreamSnapshot, upstreamTrouble } from '../snapshot/troubles.js'
 import { heldByOn } from './held-by.js'
 import type { RouteOutlook } from './key-state.js'
 import type { RouteNewcomer } from './newcomer.js'
@@ -26,7 +26,7 @@ export function outlookOf(
 ): RouteOutlook {
   const rejected = rejectionOf(context, { route, arrival, assumed })
   const heldBy = heldByOn({ route, arrival })
-  const waitsFor = predictedWaitMs > 0 ? causeText(context, arrival) : undefined
+  const waitsFor = predictedWaitMs > 0 ? causeText(context, { route, arrival }) : undefined
   return {
     predictedWaitMs: rounded(predictedWaitMs),
     ...(waitsFor !== undefined && { waitsFor }),
@@ -36,13 +36,15 @@ export function outlookOf(
   }
 }
 
-function causeText({ clock }: ProxyContext, arrival: Arrival): string | undefined {
+function causeText(
+  { clock }: ProxyContext,
+  { route, arrival }: Pick<RouteNewcomer, 'route' | 'arrival'>,
+): string | undefined {
   const now = clock.now()
-  const { gate } = arrival.route
-  const shut = gate.shutFor(now)
-  const cause = causeOfWait(arrival, now, shut)
-  if (cause === 'pause') return shut > gate.pausedFor(now) ? 'breaker' : 'pause'
-  return cause && `bucket ${cause.limits.name}`
+  const cause = causeOfWait(arrival, now, arrival.route.gate.shutFor(now))
+  if (cause !== 'pause') return cause && `bucket ${cause.limits.name}`
+  const { url } = route.upstream.settings
+  return `${url} ${upstreamTrouble(upstreamSnapshot(route.upstream, now))?.what ?? 'fails'}`
 }
 
 function rejectionOf(context: ProxyContext, { route, arrival }: RouteNewcomer): RouteOutlook['rejected'] {
@@ -50,7 +52,8 @@ function rejectionOf(context: ProxyContext, { route, arrival }: RouteNewcomer): 
   const now = context.clock.now()
   const isShaped = settings.mode === 'shape'
   const { breaker } = currentUpstream(route, context.routes)
-  if (breaker?.refuses(isShaped)) return { reason: 'down', bucket: '', retryAfterMs: rounded(breaker.retryAfter) }
+  if (breaker?.refuses(isShaped))
+    return { reason: `${route.upstream.settings.url} fails`, bucket: '', retryAfterMs: rounded(breaker.retryAfter) }
   const patience = typeof settings.patience === 'number' ? settings.patience : waits.patience.longest('', now)
   const longest = Math.min(settings.maxWait, settings.patience === 'none' ? Infinity : patience - waits.service.of(''))
   const rejection = isShaped

@@ -24,12 +24,14 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
     processes: sum(all, ({ processes }) => processes),
     draining: all.every(({ draining }) => draining),
     store: {
-      type: first!.store.type,
+      // Of one that is without the store it says why.
+      ...(all.find(({ store }) => store.reason !== undefined) ?? first!).store,
       ready: all.some(({ store }) => store.ready),
       instances: Math.max(...all.map(({ store }) => store.instances)),
     },
     queued: sum(all, ({ queued }) => queued),
     inFlight: sum(all, ({ inFlight }) => inFlight),
+    ...oldestOf(all),
     buckets: byName(all.map(({ buckets }) => buckets)).map(mergeBuckets),
     routes: byName(all.map(({ routes }) => routes)).map(mergeRoutes),
     upstreams: mergeUpstreams(all.flatMap(({ upstreams }) => upstreams)),
@@ -41,6 +43,12 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
 
 function sum<T>(list: readonly T[], of: (item: T) => number): number {
   return list.reduce((total, item) => total + of(item), 0)
+}
+
+/** The longest wait of those that wait in several processes. */
+export function oldestOf(parts: readonly { readonly oldestMs?: number }[]): { readonly oldestMs?: number } {
+  const oldest = parts.flatMap(({ oldestMs }) => oldestMs ?? [])
+  return oldest.length === 0 ? {} : { oldestMs: Math.max(...oldest) }
 }
 
 function byName<T extends { readonly name: string }>(lists: readonly (readonly T[])[]): T[][] {
@@ -62,6 +70,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
     ...(rates.length > 0 && { perSecond: addUpCosts(rates) }),
     queued: sum(parts, ({ queued }) => queued),
     waiting: sum(parts, ({ waiting }) => waiting),
+    ...oldestOf(parts),
     fullest: fullest.slice(0, MOST.instances),
     ...(fullestKey !== undefined && { focus: mergeFocus(focused.filter(({ key }) => key === fullestKey)) }),
   }
@@ -126,6 +135,7 @@ function mergeStates(one: InstanceState, other: InstanceState): InstanceState {
     ...mergeLevels([one, other], queued),
     waiting: one.waiting + other.waiting,
     queued,
+    ...oldestOf([one, other]),
     ...(releases.length > 0 && { nextReleaseMs: Math.min(...releases) }),
     ...(blocks.length > 0 && { blockedMs: blocks.includes(-1) ? -1 : Math.max(...blocks) }),
   }
@@ -232,13 +242,16 @@ function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] 
     const known = found.get(part.url)
     if (known === undefined) found.set(part.url, part)
     else {
-      const { inFlight, maxInFlight, pausedMs } = known
+      const { inFlight, maxInFlight, pausedMs, isFull } = known
+      const silent = [known, part].flatMap(each => each.silent ?? []).toSorted((a, b) => a.ms - b.ms)
       found.set(part.url, {
         ...known,
         ...part,
         inFlight: inFlight + part.inFlight,
         ...(maxInFlight !== undefined && { maxInFlight: maxInFlight + (part.maxInFlight ?? 0) }),
+        ...(isFull !== part.isFull && { isFull: false }),
         pausedMs: Math.max(pausedMs, part.pausedMs),
+        ...(silent.length > 0 && { silent: silent[0]! }),
       })
     }
   }

@@ -1,4 +1,5 @@
 /** The state of a process, or of all processes together, at one moment. */
+import type { OnOutage } from '../../core/shared-shaper.js'
 import type { AgentClass } from '../../http/agent-class.js'
 import type { Decision, Outcome, RejectionCause } from '../../proxy/observe/observer.js'
 
@@ -18,10 +19,18 @@ export interface Snapshot {
     readonly type: 'memory' | 'redis' | 'postgres'
     readonly ready: boolean
     readonly instances: number
+    /** Why it, or a shard of it, does not answer. Absent: all of it does, or nothing is known. */
+    readonly reason?: string
+    /** What is done without it. Absent: there is none, or an older version does not tell it. */
+    readonly onOutage?: OnOutage
   }
+  /** What is wrong and what comes next, in words. Absent: nothing. Of all that is told at once, and not in what instances show. */
+  readonly troubles?: readonly string[]
   /** Requests in queues, and requests at an upstream. */
   readonly queued: number
   readonly inFlight: number
+  /** How long the oldest request has been queued, in ms. Absent: none is. */
+  readonly oldestMs?: number
   readonly buckets: readonly BucketSnapshot[]
   readonly routes: readonly RouteSnapshot[]
   readonly upstreams: readonly UpstreamSnapshot[]
@@ -99,6 +108,8 @@ export interface BucketSnapshot {
   /** The cost units and the requests in queues. */
   readonly queued: number
   readonly waiting: number
+  /** How long the oldest request of any of its keys has been queued, in ms. Absent: none is. */
+  readonly oldestMs?: number
   /** At most 20, the fullest first. */
   readonly fullest: readonly InstanceSnapshot[]
   /** Recent events of one of the fullest instances: times in ms since 1970, at most 256 each, oldest first. */
@@ -145,6 +156,8 @@ export interface InstanceSnapshot {
   /** Requests, and their cost. */
   readonly waiting: number
   readonly queued: number
+  /** How long the oldest of them has been queued, in ms. Absent: none is, or only others were asked. */
+  readonly oldestMs?: number
   /**
    * ms until this bucket lets the next request pass. Another bucket, a pause or the upstream may hold that for longer. Absent: an instance
    * of an older version does not tell it, or it waits for the store.
@@ -198,14 +211,23 @@ export interface UpstreamSnapshot {
   readonly inFlight: number
   /** How many may be. Absent: any number. */
   readonly maxInFlight?: number
+  /** That many are, and requests that could be sent wait for an end of one. */
+  readonly isFull?: boolean
   /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
-  /** It fails: ms until the next probe. Absent: it does not fail. */
+  /**
+   * It was asked and answers nothing: since how many ms, and in how many ms the first request is given up. Absent: it answers, or that
+   * is too early to say.
+   */
+  readonly silent?: { readonly ms: number; readonly givenUpMs: number }
+  /** It fails: ms until the next probe. 0: it is being tried, or the next request tries it. Absent: it does not fail. */
   readonly probeMs?: number
   /** Why the last request failed, where it fails. */
   readonly failure?: string
   /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number
+  /** Its part of `troubles`, without its URL. */
+  readonly trouble?: string
 }
 
 export interface DryRunSnapshot {

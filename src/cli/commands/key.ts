@@ -4,12 +4,15 @@ import type { KeySearch } from '../../admin/keys/search.js'
 import { ConfigError } from '../../config/load.js'
 import { durationText } from '../../core/units.js'
 import { CommandError } from '../command-error.js'
-import { cellText, decimal, listedRate, listedWait } from '../top/text.js'
+import { cellText, decimal, listedRate, listedWait, oldestText } from '../top/text.js'
 import { type AdminAddress, adminUrl, askAdmin } from './admin-client.js'
 import { aligned } from './table.js'
 
 /** Characters of a key that are shown. No key is longer. */
 const LONGEST = 128
+
+/** Characters of a text about an upstream. It may have chosen the words. */
+const LONGEST_CAUSE = 400
 
 /** The flags as the user gave them. */
 export interface KeyFlags {
@@ -18,12 +21,12 @@ export interface KeyFlags {
 }
 
 /**
- * @param args the name of a bucket and a key, or a text that keys are searched for
+ * @param args the name of a bucket and the parts of a key, or a text that keys are searched for
  * @throws ConfigError when `--admin` is no URL
  * @throws CommandError when the admin server does not answer, or refuses, or no key has the text
  */
 export async function runKey(
-  [nameOrText, key]: readonly [string, string | undefined],
+  [nameOrText, ...parts]: readonly [string, ...string[]],
   { admin, json = false }: KeyFlags,
   { env, stdout }: { readonly env: NodeJS.ProcessEnv; readonly stdout: NodeJS.WritableStream },
 ): Promise<void> {
@@ -33,14 +36,14 @@ export async function runKey(
   const address: AdminAddress = { admin: url, token: env.SHAPER_TOKEN }
   const write = (answer: object, lines: readonly string[]): void =>
     void stdout.write(json ? `${JSON.stringify(answer)}\n` : `${lines.join('\n')}\n`)
-  if (key === undefined) {
+  if (parts.length === 0) {
     const path = `/buckets?q=${encodeURIComponent(nameOrText)}`
     const found = await askAdmin<KeySearch>(address, path, ({ buckets }) => Array.isArray(buckets))
     if (json || found.buckets.length > 0) write(found, searchLines(found))
     if (found.buckets.length === 0) throw new CommandError('no key has this text or this hash')
     return
   }
-  const path = `/buckets/${encodeURIComponent(nameOrText)}/${encodeURIComponent(key)}`
+  const path = `/buckets/${encodeURIComponent(nameOrText)}/${encodeURIComponent(parts.join('\n'))}`
   const state = await askAdmin<KeyState>(address, path, ({ recent }) => Array.isArray(recent))
   write(state, keyLines(state))
 }
@@ -57,6 +60,7 @@ export function keyLines(state: KeyState): string[] {
     burst,
     rate,
     waiting,
+    oldestMs,
     inFlight,
     predictedWaitMs,
     override,
@@ -66,27 +70,20 @@ export function keyLines(state: KeyState): string[] {
   return [
     `${bucket}: ${cellText(key, LONGEST)} (${hash} in the log)${tier === undefined ? '' : `, tier ${tier}`}`,
     `level ${decimal(level)} of ${capacity === null ? 'any amount' : decimal(capacity)}, ${rate === null ? '' : 'rate '}${listedRate(rate)}${bursts}; ` +
-      `${waiting} waiting, ${inFlight} in flight${blockText(state)}`,
-    `a newcomer waits ${waitText(predictedWaitMs, heldBy)}`,
-    ...causeLine(state),
+      `${waiting} waiting${oldestText(oldestMs)}, ${inFlight} in flight${blockText(state)}`,
+    `a newcomer waits ${listedWait(predictedWaitMs, heldBy)}`,
+    ...causeLines(state),
     ...(override === undefined ? [] : [overrideText(override)]),
     ...routeLines(Object.entries(state.routes)),
     ...recentLines(state),
   ]
 }
 
-/** The wait of a newcomer. It is longer if something else holds it. */
-function waitText(ms: number, heldBy: readonly string[]): string {
-  if (heldBy.length === 0) return durationText(ms)
-  return `at least ${durationText(ms)}; ${heldBy.join(', ')}`
-}
-
-/** What the longest wait comes from. */
-function causeLine({ routes }: KeyState): string[] {
+/** What the longest wait comes from. A rate is no cause where something else holds a newcomer for longer. */
+function causeLines({ routes, heldBy }: KeyState): string[] {
   const [longest] = Object.values(routes).toSorted((a, b) => b.predictedWaitMs - a.predictedWaitMs)
-  const waitsFor = longest?.waitsFor
-  if (waitsFor === undefined) return []
-  return [`the wait is that of ${waitsFor.startsWith('bucket ') ? cellText(waitsFor) : `the ${waitsFor}`}`]
+  const causes = heldBy ?? (longest?.waitsFor === undefined ? [] : [longest.waitsFor])
+  return causes.map(cause => `because: ${cellText(cause, LONGEST_CAUSE)}`)
 }
 
 function blockText({ blockedMs }: KeyState): string {

@@ -20,5 +20,7 @@ export async function runStart({ log, logLevel, ...options }: StartOptions, term
   const { settings, file, digest } = loadConfig(sources)
   const { runService } = await import('../serving/service.js')
   const reload = () => loadConfig(sources).settings
-  await runService({ settings, file, digest, reload }, workers === undefined ? undefined : workerCount(workers), choice)
+  const isNamed = sources.file !== undefined
+  const count = workers === undefined ? undefined : workerCount(workers)
+  await runService({ settings, file, isNamed, digest, reload }, count, choice)
 }

@@ -6,7 +6,7 @@ import type { Terminal } from '../terminal.js'
 import { arrange, type TopView } from '../top/layout.js'
 import { runScreen } from '../top/run-screen.js'
 import { Screen } from '../top/screen.js'
-import { sectionsOf, summaryOf } from '../top/sections.js'
+import { sectionsOf, summaryOf, troublesOf } from '../top/sections.js'
 import { cellText, decimal } from '../top/text.js'
 import { type AdminAddress, askAdmin } from './admin-client.js'
 import { aligned } from './table.js'
@@ -114,7 +114,7 @@ function fetchSnapshot(options: TopOptions): Promise<Snapshot> {
 export function topLines(now: Snapshot, before: Snapshot | undefined): string[] {
   const view: TopView = { focus: 'key', filter: '', sort: {}, scroll: {} }
   const shown = arrange(sectionsOf(now, before), view, { columns: Infinity, rows: Infinity })
-  return [summaryOf(now).join('; '), ...shown.flatMap(({ lines }) => ['', ...lines])]
+  return [...troublesOf(now), summaryOf(now).join('; '), ...shown.flatMap(({ lines }) => ['', ...lines])]
 }
 
 /** The table of dry runs. */

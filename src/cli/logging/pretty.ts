@@ -10,6 +10,8 @@ type LogRecord = Record<string, unknown> & { readonly level: number; readonly ti
 /** An access line. */
 interface RequestLine {
   readonly route?: string
+  /** Hashed. */
+  readonly key?: string
   readonly outcome: string
   readonly status: number
   readonly method: string
@@ -48,9 +50,11 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
     colours === 'none' || colour === undefined ? text : `\x1b[${CODES[colour]}m${text}\x1b[0m`
 
   function requestText(line: RequestLine): string {
-    const { status, method, path, route } = line
+    const { status, method, path, route, key } = line
     const head = `${paint(CLASSES[Math.floor(status / 100)], String(status))} ${printable(method)} ${printable(path)}`
-    const notes = [route === undefined ? '' : printable(route), ...notesOf(line).map(printable)].filter(Boolean)
+    const notes = [route, key === undefined ? undefined : `key ${key}`, ...notesOf(line)]
+      .filter(note => note !== undefined)
+      .map(printable)
     return notes.length === 0 ? head : `${head}  ${paint('dim', notes.join(', '))}`
   }
 
@@ -58,7 +62,7 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
     const [name, colour] = LEVELS.get(record.level) ?? []
     const level = name === undefined ? '' : `${paint(colour, name)} `
     if (record.msg === 'the admin server listens')
-      return `${level}the dashboard is at ${printable(String(record.url))}/`
+      return `${level}the dashboard is at ${printable(dashboardText(String(record.url)))}`
     const entries = Object.entries(record).filter(([name]) => !ELSEWHERE.has(name))
     const lists = entries.flatMap(([, value]) => (Array.isArray(value) ? value.join('; ') : []))
     const fields = entries.flatMap(([name, value]) => (Array.isArray(value) ? [] : `${name}=${textOf(value)}`))
@@ -72,6 +76,12 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
     const text = record.msg === 'request' ? requestText(record as unknown as RequestLine) : recordText(record)
     return `${paint('dim', timeOfDay(record.time))} ${worker}${text}\n`
   }
+}
+
+/** A browser finds a server that listens on all addresses at each of them. */
+function dashboardText(url: string): string {
+  const here = url.replace(/\/\/(0\.0\.0\.0|\[::\])(?=:)/, '//127.0.0.1')
+  return here === url ? `${url}/` : `${here}/, and at all other addresses of this machine`
 }
 
 /** What became of a request, and how long that took. */

@@ -5,6 +5,7 @@
  * Shards of a cluster that fail at about the same time are one outage. It ends when all of them answer.
  */
 import type { Logger } from 'pino'
+import { withoutStore } from '../../admin/snapshot/troubles.js'
 import type { StoreSettings } from '../../config/settings.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { ShardNews } from '../../sharing/sharing.js'
@@ -71,7 +72,7 @@ export function createStoreLog(
     unreported = 0
     nextOutage = performance.now() + QUIET_MS
     const what = isRefusal(reason) ? 'the store refuses' : 'the store does not answer'
-    schedule(() => log.warn(fields, `${what}${placeOf(shards)}: ${alone(settings, instances)}`))
+    schedule(() => log.warn(fields, `${what}${placeOf(shards)}: ${withoutStore(settings.onOutage, instances)}`))
   }
 
   function catchUp(): void {
@@ -177,10 +178,4 @@ function namesOf(shards: ReadonlySet<string>): { readonly shards?: readonly stri
 
 function placeOf(shards: ReadonlySet<string>): string {
   return shards.has('') ? '' : ` at ${[...shards].join(', ')}`
-}
-
-function alone({ onOutage }: LoggedStore, instances: number): string {
-  if (onOutage === 'closed') return 'rejecting what has limits'
-  if (onOutage === 'open') return 'forwarding everything at once'
-  return `going on alone, at 1/${instances} of the rates`
 }

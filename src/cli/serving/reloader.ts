@@ -1,4 +1,5 @@
 import type { Logger } from 'pino'
+import type { FailedReload } from '../../admin/snapshot/troubles.js'
 import { changedFiles, type UsedFile, usedFiles } from '../../config/checks/readable-files.js'
 import { ConfigError } from '../../config/load.js'
 import { changes } from '../../config/report/changes.js'
@@ -13,6 +14,8 @@ export interface Reloader {
   readonly reload: () => void
   /** The configuration in effect. */
   current(): Settings
+  /** Undefined: the last reload was not refused, or there was none. */
+  failed(): FailedReload | undefined
 }
 
 export interface ReloaderOptions {
@@ -32,6 +35,7 @@ export interface ReloaderOptions {
 export function createReloader({ settings: first, files, load, apply, log, reloaded }: ReloaderOptions): Reloader {
   let current = first
   let filesInUse = files
+  let failure: FailedReload | undefined
   let last = Promise.resolve()
   const reload = async (): Promise<void> => {
     try {
@@ -41,10 +45,12 @@ export function createReloader({ settings: first, files, load, apply, log, reloa
       const changedNames = changedFiles(filesInUse, now)
       if (changed.length + changedNames.length === 0) {
         reloaded?.('ok')
+        failure = undefined
         return log.info('reloaded: nothing has changed')
       }
       const expired = await apply(next, now)
       reloaded?.('ok')
+      failure = undefined
       current = next
       filesInUse = now
       log.info({ changes: [...changed, ...changedNames] }, 'reloaded')
@@ -56,7 +62,8 @@ export function createReloader({ settings: first, files, load, apply, log, reloa
       }
     } catch (error) {
       reloaded?.('failed')
-      logRefusal(error as Error, log)
+      failure = { at: Date.now(), problems: (error as Error).message.split('\n') }
+      logRefusal(error as Error, failure, log)
     }
   }
   return {
@@ -64,11 +71,11 @@ export function createReloader({ settings: first, files, load, apply, log, reloa
       last = last.then(reload)
     },
     current: () => current,
+    failed: () => failure,
   }
 }
 
-function logRefusal(error: Error, log: Logger): void {
-  const problems = error.message.split('\n')
+function logRefusal(error: Error, { problems }: FailedReload, log: Logger): void {
   if (isHalfRenewed(error)) {
     log.warn({ problems }, 'not reloaded: certificate and key do not belong together yet, and the former ones stay')
   } else log.error({ problems }, 'not reloaded: the configuration stays as it was')

@@ -19,7 +19,7 @@ import { closeLog, createLog, flushLog } from '../logging/log.js'
 import type { LogChoice } from '../logging/log-options.js'
 import { packageVersion } from '../version.js'
 import { onReload } from './hang-up.js'
-import { createReloader } from './reloader.js'
+import { createReloader, type Reloader } from './reloader.js'
 
 /** A proxy in this process, or workers. */
 interface Service {
@@ -42,6 +42,8 @@ export interface Loaded {
   readonly settings: Settings
   /** Where it came from; undefined: from flags. */
   readonly file: string | undefined
+  /** Whether the file was named, and not found in the working directory. */
+  readonly isNamed: boolean
   /** Of what was read of the file. */
   readonly digest: string
   /** @throws ConfigError */
@@ -63,7 +65,7 @@ export async function runService(loaded: Loaded, workers: number | undefined, ch
 }
 
 async function run(
-  { settings, file, digest, reload: load }: Loaded,
+  { settings, file, isNamed, digest, reload: load }: Loaded,
   workers: number | undefined,
   choice: LogChoice,
 ): Promise<void> {
@@ -72,7 +74,9 @@ async function run(
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
   const metrics =
     settings.admin && new (await import('../../admin/counters/program-metrics.js')).ProgramMetrics(packageVersion())
-  const admin = await serveAdmin(settings, service, { log, metrics })
+  let reloader: Reloader | undefined
+  const admin = await serveAdmin(settings, service, { log, metrics, failedReload: () => reloader?.failed() })
+  log.info(originOf({ file, isNamed }))
   for (const line of summary(settings)) log.info(line)
   const openFiles = openFileLimit()
   log.debug(
@@ -91,7 +95,8 @@ async function run(
     watchAll(used)
     return expired
   }
-  const { reload, current } = createReloader({ settings, files, load, apply, log, reloaded: metrics?.reloaded })
+  reloader = createReloader({ settings, files, load, apply, log, reloaded: metrics?.reloaded })
+  const { reload, current } = reloader
   const watch = watchFiles(reload, {
     unwatched: (directory, { message }) =>
       log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
@@ -119,6 +124,11 @@ async function run(
     await admin?.close()
     watch.close()
   }
+}
+
+function originOf({ file, isNamed }: Pick<Loaded, 'file' | 'isNamed'>): string {
+  if (file === undefined) return 'configuration: the flags alone'
+  return `configuration: ${file}${isNamed ? '' : ', found in the working directory; -c FILE names another'}`
 }
 
 function grpcText({ grpc }: Service, { listen }: Settings): string {
@@ -157,7 +167,11 @@ async function shared(count: number, settings: Settings, log: Logger): Promise<S
 async function serveAdmin(
   { admin, limits }: Settings,
   service: Service,
-  { log, metrics }: { readonly log: Logger; readonly metrics: ProgramMetrics | undefined },
+  {
+    log,
+    metrics,
+    failedReload,
+  }: { readonly log: Logger; readonly metrics: ProgramMetrics | undefined } & Pick<AdminSource, 'failedReload'>,
 ): Promise<AdminServer | undefined> {
   if (admin === undefined) return undefined
   const source = service.source!
@@ -165,6 +179,7 @@ async function serveAdmin(
   try {
     const server = await startAdmin(admin, {
       ...source,
+      ...(failedReload && { failedReload }),
       metrics: async () => [...(await source.metrics()), await metrics!.values()],
     })
     log.info({ url: server.url }, 'the admin server listens')

@@ -1,7 +1,7 @@
 /** What `shaper top` shows on a terminal, and what its keys do. */
 import type { Snapshot } from '../../admin/snapshot/snapshot.js'
 import { arrange, type Shown, type Size, type TopView } from './layout.js'
-import { type Section, type SectionName, sectionsOf, summaryOf } from './sections.js'
+import { type Section, type SectionName, sectionsOf, summaryOf, troublesOf } from './sections.js'
 import { cut, widthOf } from './text.js'
 
 /** A key as `readline` tells it. */
@@ -14,6 +14,8 @@ export interface Key {
 
 /** Below so many rows there is one line about everything, else there are two. */
 const LOW = 20
+/** Lines about what is wrong. In a low terminal there is one. */
+const MOST_TROUBLES = 3
 /** With so many rows there is an empty line above each list. */
 const HIGH = 30
 /** Characters of a filter. */
@@ -22,6 +24,7 @@ const LONGEST_FILTER = 80
 const HELP = ['q quit', '/ filter', 'Tab list', '←→ sort', 'r reverse', '↑↓ PgUp PgDn scroll']
 
 const BOLD = '\x1b[1m'
+const ALARM = '\x1b[1;31m'
 const REVERSE = '\x1b[7m'
 const PLAIN = '\x1b[0m'
 
@@ -30,21 +33,23 @@ export class Screen {
   #isTyping = false
   #sections: readonly Section[] = []
   #summary: readonly string[] = []
+  #troubles: readonly string[] = []
   /** As drawn last. */
   #shown: readonly Shown[] = []
   /** Why there is nothing newer. */
-  #trouble: string | undefined
+  #lost: string | undefined
 
   /** @param before undefined: there are no rates yet */
   update(now: Snapshot, before: Snapshot | undefined): void {
     this.#sections = sectionsOf(now, before)
     this.#summary = summaryOf(now)
-    this.#trouble = undefined
+    this.#troubles = troublesOf(now)
+    this.#lost = undefined
   }
 
   /** The admin server does not answer. What it has said before stays. */
-  lost(trouble: string): void {
-    this.#trouble = trouble
+  lost(why: string): void {
+    this.#lost = why
   }
 
   /** Returns whether it goes on. */
@@ -81,7 +86,7 @@ export class Screen {
 
   /** One line for each row of the terminal at most. */
   draw({ columns, rows }: Size): string[] {
-    const head = this.#head(columns, rows < LOW ? 1 : 2)
+    const head = rows < LOW ? this.#head(columns, 1, 1) : this.#head(columns, 2, MOST_TROUBLES)
     const wanted = this.#sections.some(({ name }) => name === this.#view.focus)
     const view = wanted ? this.#view : { ...this.#view, focus: this.#sections.at(-1)?.name ?? 'key' }
     const gap = rows < HIGH ? [] : ['']
@@ -97,8 +102,8 @@ export class Screen {
     return [...all, this.#foot(columns)].slice(0, rows)
   }
 
-  #head(columns: number, most: number): string[] {
-    if (this.#trouble !== undefined) return [`${REVERSE}${cut(this.#trouble, columns)}${PLAIN}`]
+  #head(columns: number, most: number, mostTroubles: number): string[] {
+    if (this.#lost !== undefined) return [`${REVERSE}${cut(this.#lost, columns)}${PLAIN}`]
     const lines: string[] = []
     for (const part of this.#summary) {
       const last = lines.at(-1)
@@ -106,7 +111,8 @@ export class Screen {
         lines[lines.length - 1] = `${last}  ${part}`
       else if (lines.length < most) lines.push(cut(part, columns))
     }
-    return lines
+    const troubles = this.#troubles.slice(0, mostTroubles).map(line => `${ALARM}${cut(line, columns)}${PLAIN}`)
+    return [...troubles, ...lines]
   }
 
   #foot(columns: number): string {

@@ -8,7 +8,7 @@ import type {
   Snapshot,
 } from '../../admin/snapshot/snapshot.js'
 import { durationText } from '../../core/units.js'
-import { age, cellText, decimal, listedRate, listedWait } from './text.js'
+import { age, cellText, decimal, listedRate, listedWait, oldestText } from './text.js'
 
 export type SectionName = 'instance' | 'bucket' | 'route' | 'key'
 
@@ -38,7 +38,7 @@ export interface Section {
 const BAR = 12
 
 /** Columns. An upstream may have chosen the words. */
-const LONGEST_FAILURE = 120
+const LONGEST_TROUBLE = 400
 
 const text = (value: string): Cell => ({ text: cellText(value), value })
 const count = (value: number): Cell => ({ text: decimal(value), value })
@@ -108,7 +108,7 @@ function instances({ members = [] }: Snapshot, before: Snapshot | undefined, per
 
 function buckets(now: Snapshot, before: Snapshot | undefined, perSecond: PerSecond): Section {
   const row = (bucket: BucketSnapshot): Cell[] => {
-    const { name, rate, configured, keys, waiting, fullest } = bucket
+    const { name, rate, configured, keys, waiting, oldestMs, fullest } = bucket
     const old = before?.buckets.find(each => each.name === name)
     const flow = (figure: keyof BucketRates): Cell =>
       bucket.perSecond === undefined ? perSecond(bucket[figure], old?.[figure]) : count(bucket.perSecond[figure])
@@ -119,6 +119,7 @@ function buckets(now: Snapshot, before: Snapshot | undefined, perSecond: PerSeco
       count(keys),
       { text: `${Math.round(fullness * 100)} %`, value: fullness },
       count(waiting),
+      time(oldestMs),
       flow('offered'),
       flow('released'),
       flow('rejected'),
@@ -132,6 +133,7 @@ function buckets(now: Snapshot, before: Snapshot | undefined, perSecond: PerSeco
       { title: 'keys', kind: 'number', drop: 5 },
       { title: 'fullest', short: 'full', kind: 'number', drop: 3 },
       { title: 'queued', kind: 'number', drop: 0 },
+      { title: 'oldest', kind: 'number', drop: 1 },
       { title: 'in/s', kind: 'number', drop: 6 },
       { title: 'released/s', short: 'out/s', kind: 'number', drop: 1 },
       { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 2 },
@@ -202,7 +204,7 @@ function keys({ buckets }: Snapshot): Section {
   const rank = ({ level, capacity, waiting, blockedMs }: InstanceSnapshot): number =>
     level / (capacity ?? Infinity) + (waiting > 0 ? 2 : 0) + (blockedMs === undefined ? 0 : 1)
   const row = ({ name, instance }: (typeof all)[number]): Cell[] => {
-    const { key, tier = '', level, capacity, waiting, predictedWaitMs, heldBy } = instance
+    const { key, tier = '', level, capacity, waiting, oldestMs, predictedWaitMs, heldBy } = instance
     return [
       { text: cellText(key === '' ? '(no key)' : key), value: key },
       text(name),
@@ -210,6 +212,7 @@ function keys({ buckets }: Snapshot): Section {
       { text: bar(level / (capacity ?? Infinity)), value: level / (capacity ?? Infinity) },
       { text: `${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`, value: level },
       count(waiting),
+      time(oldestMs),
       { text: listedWait(predictedWaitMs, heldBy), value: predictedWaitMs },
       text(stateOf(instance)),
     ]
@@ -223,6 +226,7 @@ function keys({ buckets }: Snapshot): Section {
       { title: '', kind: 'text', drop: 5 },
       { title: 'level', kind: 'number', drop: 1 },
       { title: 'queued', kind: 'number', drop: 0 },
+      { title: 'oldest', kind: 'number', drop: 4 },
       { title: 'a newcomer waits', short: 'newcomer', kind: 'number', drop: 0 },
       { title: 'state', kind: 'text', drop: 3 },
     ],
@@ -245,25 +249,25 @@ function stateOf({ blockedMs, overriddenUntil }: InstanceSnapshot): string {
   return [blocked, overriddenUntil !== undefined && 'overridden'].filter(Boolean).join(', ')
 }
 
+/** What is wrong, as the server says it. */
+export function troublesOf({ troubles = [] }: Snapshot): string[] {
+  return troubles.map(trouble => cellText(trouble, LONGEST_TROUBLE))
+}
+
 /** About everything, the most important first. */
 export function summaryOf(snapshot: Snapshot): string[] {
-  const { queued, inFlight, wait, lateness, store, processes, draining, upstreams } = snapshot
-  const troubles = upstreams.flatMap(({ url, pausedMs, probeMs, failure }) => [
-    ...(pausedMs > 0 ? [`${url} pauses for ${durationText(pausedMs)}`] : []),
-    ...(probeMs === undefined
-      ? []
-      : [
-          `${url} fails${failure === undefined ? '' : ` (${cellText(failure, LONGEST_FAILURE)})`}, tried again in ${durationText(probeMs)}`,
-        ]),
-  ])
+  const { queued, oldestMs, inFlight, wait, lateness, store, processes, draining } = snapshot
   return [
     ...(draining ? ['shutting down'] : []),
-    ...(store.ready ? [] : [`${store.type}: away`]),
-    ...troubles,
-    `${decimal(queued)} queued`,
+    `${decimal(queued)} queued${oldestText(oldestMs)}`,
     `${decimal(inFlight)} in flight`,
-    `wait p50 ${durationText(wait.p50)}, p99 ${durationText(wait.p99)}, max ${durationText(wait.max)}`,
-    `late p99 ${durationText(lateness.p99)}`,
+    // Without a release there are no waits.
+    ...(wait.count === 0
+      ? []
+      : [
+          `wait p50 ${durationText(wait.p50)}, p99 ${durationText(wait.p99)}, max ${durationText(wait.max)}`,
+          `late p99 ${durationText(lateness.p99)}`,
+        ]),
     ...(store.type !== 'memory' && store.ready ? [`${store.type}: ${store.instances} instances`] : []),
     ...(processes > 1 && store.type === 'memory' ? [`${processes} processes`] : []),
   ]

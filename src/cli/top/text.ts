@@ -7,9 +7,12 @@ const WIDE =
 
 const UNPRINTABLE = /[^\p{L}\p{N}\p{P}\p{S} ]/gu
 
-/** A text without control characters: a key comes from a client and must not control the terminal. */
+/**
+ * A text without control characters: a key comes from a client and must not control the terminal. The parts of a combined key have
+ * spaces between them, as `shaper key` takes them.
+ */
 export function cellText(text: string, longest = 40): string {
-  return cut(text.replace(UNPRINTABLE, '?'), longest)
+  return cut(text.replaceAll('\n', ' ').replace(UNPRINTABLE, '?'), longest)
 }
 
 /** The columns that a text takes. */
@@ -49,6 +52,11 @@ export function age(seconds: number): string {
   if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`
   if (seconds < 172_800) return `${Math.floor(seconds / 3_600)} h`
   return `${Math.floor(seconds / 86_400)} d`
+}
+
+/** Behind a number of requests that wait. */
+export function oldestText(ms: number | undefined): string {
+  return ms === undefined ? '' : `, the oldest for ${durationText(ms)}`
 }
 
 /** The wait of a newcomer in a table. */

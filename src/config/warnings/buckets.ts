@@ -10,6 +10,9 @@ import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-
 /** How long HTTP clients, load balancers and people usually wait, in ms. */
 const PATIENCE = 30_000
 
+/** ms. A rate whose queue takes so long to drain is probably a quota. */
+const QUOTA = 3_600_000
+
 export function bucketWarnings(settings: Settings): Warning[] {
   return settings.buckets.flatMap(bucket => {
     const users = usersOf(bucket, settings)
@@ -96,7 +99,13 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     return route === undefined ? [] : [{ place, route }]
   })
   return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
-    const wait = durationText(waitFor(smallestCost(route, bucket), limits))
+    const cost = smallestCost(route, bucket)
+    const wait = durationText(waitFor(cost, limits))
+    if (waitFor(cost, limits) >= QUOTA) {
+      const pace = `one request leaves every ${durationText((cost || 1) / limits.rate)}, the last of ${limits.capacity} after ${wait}`
+      const remedy = `if this is a quota that a client may use at once, set "burst": ${limits.capacity}, or "mode": "meter" on route "${route.name}"; if not, lower the capacity`
+      return { path: [...path, 'capacity'], message: `${pace}; ${remedy}` }
+    }
     const patience = exactDuration(PATIENCE)
     // With a burst `maxDelay` would be shorter than the wait that it is to bound: capacity = rate x maxDelay.
     const instead =

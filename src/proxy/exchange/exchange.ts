@@ -494,6 +494,7 @@ export class Exchange
   heard(status: number): void {
     const now = this.context.clock.now()
     const { prospects } = this
+    this.matched!.upstream.answeredAt = now
     const isCounted = this.#visit !== undefined && prospects !== undefined && !this.#isDeserted
     if (isCounted && prospects.answered(this.#visit!.waited(now), now - this.#sentAt, now))
       this.context.shaper.control.deadlinesMoved(this.matched!.lane.gate)

@@ -1,4 +1,5 @@
 import { predictedWait } from '../../core/admission/predicted-wait.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { costIn, type Rejection, type SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
@@ -74,8 +75,11 @@ function explain({ reason, evicted }: Rejection, bucket: SharedBucket, cost: num
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
   const kept = bucket.reserved(now)
+  // Rounded up: with less it would have had room.
+  const held = Math.ceil(level * 100 - LEVEL_TOLERANCE) / 100
   const tickets = kept > 0 ? `, and ${short(kept)} kept for clients with a ticket` : ''
-  const full = `bucket "${name}" is full: ${short(level)} of ${short(capacity)}${tickets}`
+  const costs = held + kept < capacity && !evicted ? `, and this request costs ${short(cost)}` : ''
+  const full = `bucket "${name}" is full: ${short(held)} of ${short(capacity)}${tickets}${costs}`
   return evicted ? `${full}, and this request made room for another` : full
 }
 

@@ -58,6 +58,8 @@ export interface Upstream {
   onUnused: (() => void) | undefined
   /** From the end of the upload to the answer's headers. */
   readonly answer: Deadlines
+  /** When the head of an answer last came, in ms. */
+  answeredAt: number
   /** Between two pieces of a body, in either direction. */
   readonly progress: Deadlines
   /** The clock of its deadlines. */
@@ -134,6 +136,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, options:
     requests: 0,
     onUnused: undefined,
     answer,
+    answeredAt: -Infinity,
     progress,
     clock,
     quota: undefined,

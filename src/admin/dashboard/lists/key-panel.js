@@ -1,5 +1,18 @@
 /** The panel of one key: what a newcomer waits, its latest requests, and other limits for a while. */
-import { byId, count, duration, keyName, levelText, list, make, moment, perSecond, put, timeOfDay } from '../format.js'
+import {
+  byId,
+  count,
+  duration,
+  keyName,
+  levelText,
+  list,
+  make,
+  moment,
+  newcomerText,
+  perSecond,
+  put,
+  timeOfDay,
+} from '../format.js'
 import { ask, scope } from '../stream.js'
 import { askReset } from './reset.js'
 import { rowOf } from './tables.js'
@@ -46,8 +59,7 @@ function blockOf({ blockedMs }) {
 }
 
 function fillPanel(state) {
-  const { hash, tier, level, capacity, rate, waiting, inFlight, predictedWaitMs, heldBy, routes, recent, override } =
-    state
+  const { hash, tier, level, capacity, rate, waiting, inFlight, routes, recent, override } = state
   byId('key-facts').hidden = false
   put(byId('key-state'), `${hash} in the log${tier === undefined ? '' : ` · tier ${tier}`}${blockOf(state)}`)
   const figures = {
@@ -55,7 +67,7 @@ function fillPanel(state) {
     rate: perSecond(rate),
     waiting: count(waiting),
     'in-flight': count(inFlight),
-    newcomer: `${heldBy === undefined ? '' : 'at least '}${duration(predictedWaitMs)}`,
+    newcomer: newcomerText(state),
   }
   for (const [name, text] of Object.entries(figures)) put(byId(`key-${name}`), text)
   list(byId('key-routes'), Object.entries(routes), {
@@ -68,11 +80,11 @@ function fillPanel(state) {
   fillRecent(recent)
 }
 
-function routeText(name, { predictedWaitMs, heldBy, rejected, assumed }) {
+function routeText(name, outlook) {
+  const { heldBy, rejected, assumed } = outlook
   const idle = assumed.length === 0 ? '' : `; ${assumed.join(', ')} taken as idle`
-  const least = heldBy === undefined ? '' : 'at least '
   const held = heldBy === undefined ? '' : `; ${heldBy.join(', ')}`
-  if (rejected === undefined) return `${name}: a newcomer waits ${least}${duration(predictedWaitMs)}${held}${idle}`
+  if (rejected === undefined) return `${name}: a newcomer waits ${newcomerText(outlook)}${held}${idle}`
   const { reason, bucket, retryAfterMs } = rejected
   const again = retryAfterMs === undefined ? '' : `, again in ${duration(retryAfterMs)}`
   return `${name}: a newcomer is rejected (${reason}${bucket && ` of ${bucket}`}${again})${idle}`

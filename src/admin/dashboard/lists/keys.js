@@ -1,5 +1,5 @@
 /** Finds keys by a text, and lists the keys whose limits are overridden. */
-import { byId, count, duration, keyName, levelText, list, moment, perSecond, put } from '../format.js'
+import { byId, count, keyName, levelText, list, moment, newcomerText, perSecond, put } from '../format.js'
 import { ask } from '../stream.js'
 import { askKey } from './key-panel.js'
 import { keyButton, onKey, rowOf } from './tables.js'
@@ -27,11 +27,11 @@ function fillKeyTable(id, labels, items, cellsOf) {
 function showFound({ buckets }) {
   const found = buckets.flatMap(({ name, fullest }) => fullest.map(instance => ({ ...instance, bucket: name })))
   const labels = [['bucket'], ['level', 'n'], ['waiting', 'n'], ['a newcomer waits', 'n']]
-  fillKeyTable('found', labels, found, ({ bucket, level, capacity, waiting, predictedWaitMs }) => [
-    bucket,
-    levelText(level, capacity),
-    count(waiting),
-    duration(predictedWaitMs),
+  fillKeyTable('found', labels, found, found => [
+    found.bucket,
+    levelText(found.level, found.capacity),
+    count(found.waiting),
+    newcomerText(found),
   ])
   const more = buckets.filter(({ hasMore }) => hasMore).map(({ name }) => name)
   const rest = more.length > 0 ? `There are more in ${more.join(', ')}: write more of the key.` : ''

@@ -1,6 +1,7 @@
 /** The lists below the picture: keys, routes, upstreams and dry runs. */
 import {
   byId,
+  colour,
   count,
   duration,
   fullness,
@@ -8,6 +9,7 @@ import {
   levelText,
   list,
   make,
+  newcomerText,
   percent,
   perSecond,
   put,
@@ -65,6 +67,7 @@ export function fillKeys(bucket, { open, reset, shown: chosen }) {
     const parts = rowOf('key', [
       ['', 'level-cell'],
       ['waiting', 'n'],
+      ['the oldest for', 'n'],
       ['a newcomer waits', 'n'],
       ['blocked', 'n'],
       ['', ''],
@@ -73,14 +76,14 @@ export function fillKeys(bucket, { open, reset, shown: chosen }) {
     const level = parts.cells[0].appendChild(make('div', 'level'))
     const bar = level.appendChild(make('span', 'bar')).appendChild(make('i'))
     const text = level.appendChild(make('span', 'n'))
-    const button = parts.cells[4].appendChild(make('button', '', 'Reset'))
+    const button = parts.cells[5].appendChild(make('button', '', 'Reset'))
     button.type = 'button'
     parts.row.parts = { ...parts, opener: keyButton(parts), tier, bar, text, button }
     return parts.row
   }
   const nameOf = ({ key }) => `${bucket.name}\n${key}`
   const fill = ({ parts }, instance) => {
-    const { key, tier, level, capacity, waiting, predictedWaitMs, blockedMs, overriddenUntil } = instance
+    const { key, tier, level, capacity, waiting, oldestMs, blockedMs, overriddenUntil } = instance
     put(parts.name, keyName(key))
     parts.key.title = key
     put(parts.tier, `${tier === undefined ? '' : ` · ${tier}`}${overriddenUntil === undefined ? '' : ' · overridden'}`)
@@ -88,9 +91,10 @@ export function fillKeys(bucket, { open, reset, shown: chosen }) {
     parts.bar.className = fullness(instance) > 0.9 ? 'full' : ''
     put(parts.text, levelText(level, capacity))
     put(parts.cells[1], count(waiting))
-    put(parts.cells[2], duration(predictedWaitMs))
-    put(parts.cells[3], blockedMs === undefined ? '–' : blockedMs < 0 ? 'until empty' : duration(blockedMs))
-    parts.cells[3].classList.toggle('bad', blockedMs !== undefined)
+    put(parts.cells[2], oldestMs === undefined ? '–' : duration(oldestMs))
+    put(parts.cells[3], newcomerText(instance))
+    put(parts.cells[4], blockedMs === undefined ? '–' : blockedMs < 0 ? 'until empty' : duration(blockedMs))
+    colour(parts.cells[4], blockedMs !== undefined && 'bad')
     parts.button.setAttribute('aria-label', `Reset ${keyName(key)}`)
     onKey(parts.button, key, () => reset(bucket.name, key))
     onKey(parts.opener, key, () => open(bucket.name, key))
@@ -197,7 +201,7 @@ export function fillMembers({ members = [], shown, at }, earlier, onChoice) {
     const passed = ['forwarded', 'rejected', 'errors'].map(figure => rate(figure))
     const texts = [count(queued), count(inFlight), ...passed, duration(waitP99), rate('cpu', percent), state]
     for (const [index, text] of texts.entries()) put(parts.cells[index], text)
-    parts.cells.at(-1).classList.toggle('bad', state !== 'serves')
+    colour(parts.cells.at(-1), state !== 'serves' && 'bad')
     parts.button.setAttribute('aria-pressed', String(name === shown))
     parts.button.title = name === shown ? 'Shows all instances again' : 'Shows this instance alone'
     parts.button.onclick = () => onChoice(member)
@@ -214,15 +218,12 @@ export function fillUpstreams(upstreams) {
   list(byId('upstreams'), upstreams, {
     nameOf: upstream => upstream.url,
     create,
-    fill({ parts }, { url, inFlight, pausedMs, probeMs, failure, allows }) {
+    fill({ parts }, { url, inFlight, trouble, probeMs, silent, allows }) {
       put(parts.name, url)
       put(parts.note, `${count(inFlight)} in flight`)
-      const learned = allows === undefined ? '' : `; allows ${perSecond(allows)}`
-      const paused = pausedMs > 0 ? `asked for a pause: ${duration(pausedMs)} more` : 'ready'
-      const failing =
-        probeMs !== undefined && `fails: ${failure ? `${failure}; ` : ''}tried again in ${duration(probeMs)}`
-      put(parts.state, (failing || paused) + learned)
-      parts.state.classList.toggle('warn', pausedMs > 0 || probeMs !== undefined)
+      put(parts.state, (trouble ?? 'ready') + (allows === undefined ? '' : `; allows ${perSecond(allows)}`))
+      const isBad = probeMs !== undefined || silent !== undefined
+      colour(parts.state, isBad ? 'bad' : trouble === undefined ? 'good' : 'warn')
     },
   })
 }

@@ -2,6 +2,7 @@
 import {
   amount,
   byId,
+  colour,
   count,
   duration,
   fullness,
@@ -55,9 +56,10 @@ export function fillChooser(buckets, focus, onChoice) {
 /**
  * Fills the figures and flags of the bucket in focus.
  *
- * @param focus `bucket`, its `history`, and whether it is one key of it that the user has chosen: `isChosen`
+ * @param focus `bucket`, its `history`, whether it is one key of it that the user has chosen: `isChosen`, and whether anything is wrong:
+ *   `isTroubled`
  */
-export function fillFocus({ bucket, history, isChosen }, snapshot) {
+export function fillFocus({ bucket, history, isChosen, isTroubled }, snapshot) {
   const instance = history.focus ?? { rate: bucket.rate }
   const { key, capacity = bucket.capacity, rate } = instance
   const burst = key === undefined ? bucket.burst : instance.burst
@@ -71,7 +73,9 @@ export function fillFocus({ bucket, history, isChosen }, snapshot) {
   )
   fillNames({ bucket, key, isChosen })
   put(byId('focus-in'), perSecond(measured('offered', 'arrivals')))
-  put(byId('focus-out'), perSecond(measured('released', 'releases')))
+  const leaving = measured('released', 'releases')
+  put(byId('focus-out'), perSecond(leaving))
+  colour(byId('focus-out'), isTroubled && leaving === 0 && instance.waiting > 0 && 'bad')
   put(byId('focus-rejected'), perSecond(measured('rejected', 'rejections')))
   list(byId('flags'), flagsOf(bucket, instance, routes, snapshot), {
     nameOf: flag => flag.split(' ', 1)[0],
@@ -108,7 +112,7 @@ function fillNames({ bucket, key, isChosen }) {
 const rateFlag = ({ name }) => (/^adaptive(:|$)/.test(name) ? 'adapted to' : 'learned')
 
 /** Short remarks on the state of a bucket; the first word of each tells them apart. */
-function flagsOf(bucket, { blockedMs, tier, waiting, overriddenUntil }, routes, { upstreams, members = [], shown }) {
+function flagsOf(bucket, { blockedMs, tier, waiting, oldestMs, overriddenUntil }, routes, { members = [], shown }) {
   const { focus } = bucket
   const isPartlySeen = shown === undefined && focus !== undefined && focus.watchers < members.length
   const all = test => routes.length > 0 && routes.every(test)
@@ -119,10 +123,9 @@ function flagsOf(bucket, { blockedMs, tier, waiting, overriddenUntil }, routes, 
     bucket.rate < bucket.configured &&
       `${rateFlag(bucket)} ${perSecond(bucket.rate)} of ${perSecond(bucket.configured)}`,
     blockedMs !== undefined && blocked,
-    upstreams.some(({ pausedMs }) => pausedMs > 0) && 'upstream paused',
     tier !== undefined && `tier ${tier}`,
     overriddenUntil !== undefined && `overridden until ${moment(overriddenUntil)}`,
-    waiting > 0 && `${count(waiting)} waiting`,
+    waiting > 0 && `${count(waiting)} waiting${oldestMs === undefined ? '' : `, the oldest for ${duration(oldestMs)}`}`,
     isPartlySeen && `requests of ${focus.watchers} of ${members.length} instances`,
   ].filter(Boolean)
 }
