@@ -98,12 +98,6 @@ export class Sharing {
     return this.#headcount.instances
   }
 
-  /** Why a shard of the store does not decide. */
-  get reason(): string {
-    for (const { membership } of this.#shards.values()) if (membership.reason !== undefined) return membership.reason
-    return 'the store does not answer'
-  }
-
   /** Whether any shard of the store decides. */
   get ready(): boolean {
     for (const { membership } of this.#shards.values()) if (membership.ready) return true

@@ -23,6 +23,10 @@ const NOTHING: readonly never[] = []
 const NO_ROUTE = new Refusal(404, 'no route matches')
 const REFUSED = new Refusal(404, 'a route with "refuse" takes it')
 
+function unlessRefused(route: Route): Route | Refusal {
+  return route.settings.refuse ? REFUSED : route
+}
+
 /** A request as it has come: whose it is, where it goes, which buckets it has to pass, and what it costs in each. */
 export abstract class IncomingRequest implements Applicant {
   protected readonly context: ProxyContext
@@ -89,7 +93,7 @@ export abstract class IncomingRequest implements Applicant {
     let asked: RequestFacts | Refusal | undefined
     for (const route of this.routes) {
       if (route.settings.gate === undefined) {
-        if (route.matches(this)) return route.settings.refuse ? REFUSED : route
+        if (route.matches(this)) return unlessRefused(route)
         continue
       }
       asked ??= this.context.trust(this.connection.peer, 0) ? askedRequest(this.facts) : this.facts
