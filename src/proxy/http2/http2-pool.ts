@@ -7,10 +7,12 @@ import type { BudgetUser, ConnectionBudget } from '../http1/connection-budget.js
 import { type PoolOptions, UNUSED } from '../http1/connection-pool.js'
 import type { Opener } from '../http1/open-connection.js'
 import type { ResponseHandler, UpstreamRequest } from '../http1/upstream-connection.js'
-import { NO_HTTP2 } from '../upstream/upstream-error.js'
 import { DeadSessionWatch, isDead, LOOK } from './dead-session.js'
 import { MAX_SENT_HEAD } from './fields.js'
 import { UpstreamStream } from './upstream-stream.js'
+
+/** The code of a server that refuses HTTP/2 itself. */
+const REFUSED_ALERT = 'ERR_SSL_ALERT_NO_APPLICATION_PROTOCOL'
 
 /** Streams of a connection whose upstream has not said how many it takes. */
 const USUAL_STREAMS = 100
@@ -245,7 +247,7 @@ export class Http2Pool implements BudgetUser {
       })
       .once('connect', () => {
         if ('encrypted' in socket && (socket as TLSSocket).alpnProtocol !== 'h2') {
-          session.error = Object.assign(new Error('the upstream does not speak HTTP/2'), { code: NO_HTTP2 })
+          session.error = Object.assign(new Error('the upstream does not speak HTTP/2'), { code: REFUSED_ALERT })
           return http2.destroy()
         }
         this.#opened(session)

@@ -32,8 +32,6 @@ const REFUSED_HANDSHAKES: readonly (readonly [RegExp, detail: string])[] = [
   [/^ERR_SSL_.*ALERT.*(?:CERTIFICATE|CA$)/, 'the upstream wants a certificate from its clients'],
   [/^ERR_SSL_(?!.*INTERNAL_ERROR).*(?:ALERT|PROTOCOL)/, 'the upstream refused the TLS handshake'],
 ]
-/** The code of the error where HTTP/2 was not agreed on. */
-export const NO_HTTP2 = 'ERR_SSL_ALERT_NO_APPLICATION_PROTOCOL'
 const OTHER_NAME = 'ERR_TLS_CERT_ALTNAME_INVALID'
 
 const codeOf = (error: Error): string => (error as NodeJS.ErrnoException).code ?? ''
