@@ -350,6 +350,10 @@ export interface Roll {
 export class StoreError extends Error {
   override readonly name = 'StoreError'
   readonly code = 'SHAPER_STORE_UNAVAILABLE'
+
+  constructor(message = 'the store does not answer', options?: ErrorOptions) {
+    super(message, options)
+  }
 }
 
 /** Each verb is one atomic step, on the store's clock. Rejects with `StoreError`; never hangs. */

@@ -246,7 +246,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   await sharedTicketKey?.join()
   if (joined === false && shared?.onOutage === 'closed') {
     await close()
-    throw new StoreError(sharing!.reason ?? 'the store does not answer')
+    throw new StoreError(sharing!.reason)
   }
   const closeAll = async (error: Error): Promise<never> => {
     await grpc?.close()
