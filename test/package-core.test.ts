@@ -17,7 +17,8 @@ t.test('packed and installed', { timeout: 240_000 }, async t => {
     for (const code of ["import 'leaky-shaper-core'", "require('leaky-shaper-core')"]) {
       const { own, others } = await loadedFiles(project, 'leaky-shaper-core', code)
       t.same(others, [], code)
-      t.ok(own <= 2, `${own} files`)
+      // One of them is the code itself.
+      t.ok(own <= 3, `${own} files`)
     }
   })
 

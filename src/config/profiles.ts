@@ -8,6 +8,7 @@
 
 /** A limit that a provider states. */
 export interface Figure<T> {
+  /** As in the configuration file. */
   readonly value: T
   /** Whom or what it is for, in words. */
   readonly of: string
@@ -32,7 +33,9 @@ export interface ProfileBucket {
   readonly maxInFlight?: Figure<number>
 }
 
+/** What a provider says of its API. */
 export interface Profile {
+  /** Its name. */
   readonly provider: string
   /** By name. Empty: no figure holds for every account. */
   readonly buckets: Readonly<Record<string, ProfileBucket>>
@@ -51,6 +54,7 @@ const THE_USUAL_PAUSE = { status: [429], default: '1s', max: '60s' }
 const threeOf = (prefix: string, suffix: string): string[] =>
   ['limit', 'remaining', 'reset'].map(part => `${prefix}${part}${suffix}`)
 
+/** All profiles, by name. */
 export const profiles = {
   github: {
     provider: 'GitHub',
@@ -191,6 +195,7 @@ export const profiles = {
   },
 } as const satisfies Record<string, Profile>
 
+/** The name of a profile. */
 export type ProfileName = keyof typeof profiles
 
 export const PROFILE_NAMES = Object.keys(profiles) as ProfileName[]

@@ -14,7 +14,10 @@ export function retryAfter(ms: number): number {
 
 /** The headers of an answer, as HTTP clients have them. */
 export type AnswerHeaders =
-  | { get(name: string): unknown }
+  | {
+      /** The value of a header; null or undefined: there is none. */
+      get(name: string): unknown
+    }
   | Readonly<Record<string, string | number | readonly string[] | null | undefined>>
 
 /**
