@@ -95,15 +95,19 @@ shaper.run(() => 1).catch(error => console.log(error.message)).then(() => shaper
     }
   })
 
-  await t.test('its import takes at most 50 ms of CPU', async t => {
-    const code = `const before = process.cpuUsage()
-require('leaky-shaper-core')
+  await t.test('its import takes at most 50 ms of CPU, or on a slow machine a third of that of undici', async t => {
+    const least = async (name: string): Promise<number> => {
+      const code = `const before = process.cpuUsage()
+require('${name}')
 const { user, system } = process.cpuUsage(before)
 console.log((user + system) / 1_000)`
-    const times: number[] = []
-    for (let round = 0; round < 5; round += 1) times.push(Number(await run(project, process.execPath, '-e', code)))
-    // A busy machine makes some of them longer.
-    t.ok(Math.min(...times) <= 50, `${times} ms`)
+      const times: number[] = []
+      // A busy machine makes some of them longer.
+      for (let round = 0; round < 5; round += 1) times.push(Number(await run(project, process.execPath, '-e', code)))
+      return Math.min(...times)
+    }
+    const [ours, others] = [await least('leaky-shaper-core'), await least('undici')]
+    t.ok(ours <= Math.max(50, others / 3), `${ours} ms, undici ${others} ms`)
   })
 
   await t.test('the types need no undici', async t => {
