@@ -2,64 +2,66 @@
  * Writes what users of the library get, from the sources that src/index.ts reaches.
  *
  * - dist: types, their sources, and an entry for `require`. The modules are those of the program.
- * - dist-core: the package leaky-shaper-core. Its modules are CommonJS, and index.mjs passes on their names. So `import` and `require`
- *   get the same classes and the same clock, and tools that cannot require ES modules (Jest before Node 24.9) can load it.
+ * - dist-core: the package leaky-shaper-core. index.cjs is all of it in one file, also the scripts of stores and the pacing thread.
+ *   index.mjs passes on its names. So `import` and `require` get the same classes and the same clock, and tools that cannot require ES
+ *   modules (Jest before Node 24.9) can load it.
  *
  * The types of both are those of CommonJS for the same reason: index.d.mts passes them on to ES modules.
  */
-import { copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { dirname, join, posix, relative } from 'node:path'
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { dirname, join, posix, relative, sep } from 'node:path'
 import { pathToFileURL } from 'node:url'
+import { brotliCompressSync } from 'node:zlib'
+import { build } from 'esbuild'
 import ts from 'typescript'
 
 /** What the library part of a build consists of, if it is whole. */
 export const LIBRARY = ['dist/index.cjs', 'dist/types/index.d.mts', 'dist-core/package.json']
 
-/** The documents of leaky-shaper-core. */
-const PAGES = ['outbound.md', 'migrating.md']
-
-const JAVASCRIPT = {
-  target: ts.ScriptTarget.ES2023,
-  module: ts.ModuleKind.CommonJS,
-  esModuleInterop: true,
-  allowJs: true,
-  sourceMap: true,
-  // They are in the sources.
-  removeComments: true,
+const BUNDLE = {
+  bundle: true,
+  write: false,
+  platform: 'node',
+  format: 'cjs',
+  target: 'node20.19',
+  minify: true,
+  legalComments: 'none',
 }
 
 /**
  * @param {string} root
- * @param {{ declarations: string, data: string[] }} built the folder of all declarations, and files beside the code, as paths in src
+ * @param {string} declarations the folder of all declarations
  */
-export async function buildLibrary(root, { declarations, data }) {
+export async function buildLibrary(root, declarations) {
   const types = declarationsFrom(declarations)
-  const modules = modulesFrom(join(root, 'src'))
   const names = Object.keys(await import(pathToFileURL(join(root, 'dist/index.js')).href))
   const core = join(root, 'dist-core')
   rmSync(core, { recursive: true, force: true })
 
-  const sourcesOfTypes = [...types.keys()].map(path => path.replace(/\.d\.ts$/, '.ts'))
-  writeTypes(join(root, 'dist'), types)
-  copySources(root, join(root, 'dist'), sourcesOfTypes)
-  write(join(root, 'dist/index.cjs'), "module.exports = require('./index.js')\n")
+  const dist = join(root, 'dist')
+  writeTypes(dist, types, ({ text, map }, path) => {
+    const source = join(dist, 'src', path.replace(/\.d\.ts$/, '.ts'))
+    write(join(dist, 'types', `${path}.map`), withSource(map, relative(join(dist, 'types', dirname(path)), source)))
+    return text
+  })
+  copySources(
+    root,
+    dist,
+    [...types.keys()].map(path => path.replace(/\.d\.ts$/, '.ts')),
+  )
+  write(join(dist, 'index.cjs'), "module.exports = require('./index.js')\n")
 
-  const dist = join(core, 'dist')
-  writeTypes(dist, types)
-  copySources(root, dist, [...new Set([...sourcesOfTypes, ...modules.keys()])])
-  for (const [path, { code, map }] of modules) {
-    const target = join(dist, path.replace(/\.ts$/, '.js'))
-    write(target, code)
-    write(`${target}.map`, withSource(map, relative(dirname(target), join(dist, 'src', path))))
-  }
-  for (const path of data.filter(path => /\.(lua|sql)$/.test(path))) {
-    mkdirSync(dirname(join(dist, path)), { recursive: true })
-    copyFileSync(join(root, 'src', path), join(dist, path))
-  }
-  write(join(dist, 'index.mjs'), `export { ${names.join(', ')} } from './index.js'\n`)
+  writeTypes(
+    join(core, 'dist'),
+    new Map([['index.d.ts', bundledTypes(join(declarations, 'index.d.ts'))]]),
+    text => text,
+  )
+  write(join(core, 'dist/index.cjs'), await bundled(join(root, 'src')))
+  write(
+    join(core, 'dist/index.mjs'),
+    `import library from './index.cjs'\nexport const { ${names.join(', ')} } = library\n`,
+  )
   write(join(core, 'README.md'), README)
-  for (const page of PAGES)
-    write(join(core, 'docs', page), coreDocument(readFileSync(join(root, 'docs', page), 'utf8')))
   copyFileSync(join(root, 'LICENSE'), join(core, 'LICENSE'))
   // Last: a build without it is not whole.
   write(join(core, 'package.json'), `${JSON.stringify(coreManifest(readJson(join(root, 'package.json'))), null, 2)}\n`)
@@ -74,17 +76,104 @@ function declarationsFrom(folder) {
   })
 }
 
-/** The modules that index.ts loads now or later, with their maps, by path in src. */
-function modulesFrom(folder) {
-  return reach('index.ts', path => {
-    const text = readFileSync(join(folder, path), 'utf8')
-    const options = { compilerOptions: JAVASCRIPT, fileName: posix.basename(path) }
-    const { outputText, sourceMapText } = ts.transpileModule(text, options)
-    const threads = [...outputText.matchAll(/new URL\(['"](\.[^'"]+\.js)['"], import\.meta\.url\)/g)]
-    const next = [...importsOf(path, outputText), ...threads.map(([, to]) => posix.join(posix.dirname(path), to))]
-    const code = outputText.replaceAll('import.meta.url', "require('node:url').pathToFileURL(__filename).href")
-    return { code, map: sourceMapText, next: next.map(to => sourceOf(folder, to)) }
-  })
+/** What a declaration says without its `@internal` members, and without the words that export it. */
+function textOf(node) {
+  const source = node.getSourceFile().text
+  const cuts = (node.members ?? [])
+    .filter(member => ts.getJSDocTags(member).some(({ tagName }) => tagName.text === 'internal'))
+    .map(member => [member.getFullStart(), member.getEnd()])
+  let text = ''
+  let from = node.getFullStart()
+  for (const [start, end] of [...cuts, [node.getEnd()]]) {
+    text += source.slice(from, start)
+    from = end
+  }
+  return text
+    .trim()
+    .replace(/^(\/\*\*[\s\S]*?\*\/\s*)?export /, '$1')
+    .replace(/^(\/\*\*[\s\S]*?\*\/\s*)?(class|function|const) /, '$1declare $2 ')
+}
+
+/** The declarations of an entry and all that they name, as one file. Where undici, an optional peer, is missing its types are any. */
+function bundledTypes(entry) {
+  const options = { module: ts.ModuleKind.NodeNext, target: ts.ScriptTarget.ES2023 }
+  const program = ts.createProgram([entry], options)
+  const checker = program.getTypeChecker()
+  const own = symbol => (symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol)
+  const exported = checker.getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(entry)))
+  const [found, imports, open] = [new Map(), new Set(), exported.map(own)]
+  const visit = node => {
+    if (ts.getJSDocTags(node).some(({ tagName }) => tagName.text === 'internal')) return
+    if (ts.isIdentifier(node)) {
+      const symbol = checker.getSymbolAtLocation(node)
+      const from = symbol?.declarations?.find(ts.isImportSpecifier)?.parent.parent.parent
+      if (from !== undefined && !from.moduleSpecifier.text.startsWith('.')) imports.add(from.getText())
+      else if (symbol !== undefined) open.push(own(symbol))
+    }
+    ts.forEachChild(node, visit)
+  }
+  while (open.length > 0) {
+    for (const declaration of open.pop().declarations ?? []) {
+      const node = ts.isVariableDeclaration(declaration) ? declaration.parent.parent : declaration
+      if (!ts.isSourceFile(node.parent) || !node.getSourceFile().fileName.startsWith(dirname(entry))) continue
+      if (found.has(node)) continue
+      found.set(node, textOf(node))
+      visit(node)
+    }
+  }
+  const names = [...found.keys()].map(node => (node.name ?? node.declarationList.declarations[0].name).text)
+  const twice = names.find((name, place) => names.indexOf(name) !== place && !exported.some(each => each.name === name))
+  if (twice !== undefined) throw new Error(`two declarations are called ${twice}: rename one`)
+  const isType = symbol => (own(symbol).flags & ts.SymbolFlags.Value) === 0
+  const list = exported.map(symbol => `${isType(symbol) ? 'type ' : ''}${symbol.name}`)
+  const heads = [...imports].map(line => (line.includes("'undici'") ? `// @ts-ignore\n${line}` : line))
+  return [...heads, ...found.values(), `export { ${list.join(', ')} }\n`].join('\n')
+}
+
+/** The library as one CommonJS module. Its store clients are found when they are needed. */
+async function bundled(folder) {
+  const thread = await outputOf({ entryPoints: [join(folder, 'pacing/pacing-thread.js')] })
+  const embed = {
+    name: 'embed',
+    setup: ({ onLoad }) => onLoad({ filter: /\.ts$/ }, ({ path }) => embedded(path, thread)),
+  }
+  return outputOf({ entryPoints: [join(folder, 'index.ts')], external: ['ioredis', 'pg'], plugins: [embed] })
+}
+
+async function outputOf(options) {
+  const { outputFiles } = await build({ ...BUNDLE, ...options })
+  return outputFiles[0].text
+}
+
+/** A source with the files that it reads, compressed, and the thread that it starts. */
+function embedded(path, thread) {
+  const text = readFileSync(path, 'utf8')
+  if (!text.includes('import.meta.url')) return undefined
+  const contents = text
+    .replaceAll(/readFileSync\(new URL\(([^,]+), import\.meta\.url\), 'utf8'\)/g, (_, name) => {
+      const packed = brotliCompressSync(JSON.stringify(scriptsFor(name, dirname(path)))).toString('base64')
+      return `JSON.parse(require('node:zlib').brotliDecompressSync(Buffer.from('${packed}', 'base64')).toString())[${name}]`
+    })
+    .replace("new Worker(new URL('./pacing-thread.js', import.meta.url), {", () => {
+      return `new Worker(${JSON.stringify(thread)}, { eval: true,`
+    })
+  if (contents.includes('import.meta.url')) throw new Error(`${path}: the bundle cannot embed what it reads`)
+  return { contents, loader: 'ts' }
+}
+
+/** Scripts by their names, without their comments. The name is a text, or a template with a part that is not known. */
+function scriptsFor(name, folder) {
+  const pattern = new RegExp(
+    `^${name
+      .slice(1, -1)
+      .replaceAll('.', '\\.')
+      .replace(/\$\{\w+\}/, '[\\w-]+')}$`,
+  )
+  const all = readdirSync(folder, { recursive: true }).map(path => `./${path.split(sep).join('/')}`)
+  const found = all.filter(path => pattern.test(path))
+  return Object.fromEntries(
+    found.map(path => [path, readFileSync(join(folder, path), 'utf8').replaceAll(/^[ \t]*--(?!\[).*\n/gm, '')]),
+  )
 }
 
 /** The results of `read` by path: of the first path, and of all that `next` leads to. */
@@ -107,19 +196,11 @@ function importsOf(path, text) {
   return near.map(name => posix.join(posix.dirname(path), name))
 }
 
-/** Threads are written in JavaScript. */
-function sourceOf(folder, path) {
-  return ts.sys.fileExists(join(folder, path)) ? path : path.replace(/\.js$/, '.ts')
-}
-
-function writeTypes(dist, types) {
+/** @param textOf what is written of a declaration */
+function writeTypes(dist, types, textOf) {
   const folder = join(dist, 'types')
   rmSync(folder, { recursive: true, force: true })
-  for (const [path, { text, map }] of types) {
-    const source = join(dist, 'src', path.replace(/\.d\.ts$/, '.ts'))
-    write(join(folder, path), text)
-    write(join(folder, `${path}.map`), withSource(map, relative(join(folder, dirname(path)), source)))
-  }
+  for (const [path, found] of types) write(join(folder, path), textOf(found, path))
   write(join(folder, 'index.d.mts'), "export * from './index.js'\n")
   write(join(folder, 'package.json'), '{ "type": "commonjs" }\n')
 }
@@ -143,19 +224,20 @@ function coreManifest({ version, license, engines, keywords }) {
     keywords: keywords.filter(word => word !== 'reverse-proxy'),
     license,
     type: 'commonjs',
-    main: './dist/index.js',
+    main: './dist/index.cjs',
     types: './dist/types/index.d.ts',
     exports: {
       '.': {
         import: { types: './dist/types/index.d.mts', default: './dist/index.mjs' },
-        require: { types: './dist/types/index.d.ts', default: './dist/index.js' },
+        require: { types: './dist/types/index.d.ts', default: './dist/index.cjs' },
       },
       './package.json': './package.json',
     },
-    files: ['dist', 'docs'],
+    files: ['dist'],
     engines,
     // ioredis and pg, which users of a store install, are found without being named here, with npm and with pnpm.
     peerDependencies: { undici: '7 || 8' },
+    peerDependenciesMeta: { undici: { optional: true } },
   }
 }
 
@@ -172,19 +254,11 @@ await shaper.run('user_42', async () => 'a call') // each key in its turn, at 5/
 
 It works with \`import\` and \`require\`, on Node >= 20.19.
 
-- \`shape()\` is for undici 7 or 8. undici 8 needs Node >= 22.19: on an older one, \`npm install undici@7\`.
+- \`shape()\` is for undici 7 or 8: \`npm install undici@7\`, or \`undici@8\` on Node >= 22.19.
 - A shaper with a store needs \`npm install ioredis\` or \`npm install pg\`.
-- docs/outbound.md has every option, and docs/migrating.md what stands for those of other libraries.
+- The declarations describe every option. docs/outbound.md in the source directory has recipes, and docs/migrating.md what stands for
+  the options of other libraries.
 `
-
-/** A document as it is in the package: with its name, and without links to what is not there. */
-function coreDocument(text) {
-  return text
-    .replaceAll("from 'leaky-shaper'", "from 'leaky-shaper-core'")
-    .replace(/\[([^\]]+)\]\(([^)#]*)[^)]*\)/g, (link, words, to) => {
-      return to === '' || PAGES.includes(to) || to.startsWith('http') ? link : words
-    })
-}
 
 function readJson(path) {
   return JSON.parse(readFileSync(path, 'utf8'))

@@ -51,7 +51,7 @@ async function build() {
   }
   const { jsonSchema } = await import(pathToFileURL(join(dist, 'config/schema/schema.js')).href)
   writeFileSync(schema, `${JSON.stringify(jsonSchema(), null, 2)}\n`)
-  await buildLibrary(root, { declarations, data: sources.filter(path => !isCode(path)) })
+  await buildLibrary(root, declarations)
   utimesSync(state, new Date(), new Date())
 }
 

@@ -9,7 +9,7 @@ const PROGRAM = `
 import { createServer } from 'node:http'
 import { Agent, fetch } from 'undici'
 import {
-  type Admitted, createShaper, LeakyBucket, OverflowError, type OutboundShaper, type ShaperStatus, shape, type Store,
+  type Admitted, createShaper, LeakyBucket, OverflowError, type OutboundShaper, type ShaperStatus, shape,
 } from 'leaky-shaper'
 
 const shaper: OutboundShaper = createShaper({ rate: '100/s', capacity: 10, maxWait: '10s' })
@@ -23,7 +23,7 @@ shaper.on('released', ({ key, waitMs }) => void [key.length, waitMs.toFixed()])
 shaper.on('releasd', () => undefined)
 // @ts-expect-error: no rate
 export const withoutRate = () => createShaper({ rate: {}, capacity: 10 })
-export const withStore = (store: Store) => createShaper({ rate: 5, capacity: 5, store })
+export const withStore = (url: string) => createShaper({ rate: 5, capacity: 5, store: { type: "redis", url } })
 const server = createServer((_, res) => void res.end('ok')).listen(0, '127.0.0.1', async () => {
   const interceptor = shape({ rate: '50/s', capacity: 100, key: 'origin', retry: { status: [429], max: 3 } })
   const dispatcher = new Agent().compose(interceptor)

@@ -12,8 +12,8 @@ const execute = promisify(execFile)
 
 /** The values that both packages export. */
 export const NAMES = [
-  ...['ClearedError', 'ClosedError', 'ExpirationError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError'],
-  ...['createShaper', 'profileBuckets', 'profiles', 'shape'],
+  ...['ClearedError', 'ClosedError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError', 'TimeoutError'],
+  ...['createShaper', 'createTestClock', 'profileBuckets', 'profiles', 'retryAfterOf', 'shape'],
 ]
 
 export const QUIET = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']

@@ -8,6 +8,7 @@
 
 /** A limit that a provider states. */
 export interface Figure<T> {
+  /** As in the configuration file. */
   readonly value: T
   /** Whom or what it is for, in words. */
   readonly of: string
@@ -26,11 +27,15 @@ export interface Figure<T> {
 export interface ProfileBucket {
   /** As in the configuration file, e.g. `5000/h`. */
   readonly rate: Figure<string>
-  /** The most requests at once. */
+  /** What may come at once after a while without requests. */
+  readonly burst?: Figure<number>
+  /** The most requests in flight. */
   readonly maxInFlight?: Figure<number>
 }
 
+/** What a provider says of its API. */
 export interface Profile {
+  /** Its name. */
   readonly provider: string
   /** By name. Empty: no figure holds for every account. */
   readonly buckets: Readonly<Record<string, ProfileBucket>>
@@ -49,6 +54,7 @@ const THE_USUAL_PAUSE = { status: [429], default: '1s', max: '60s' }
 const threeOf = (prefix: string, suffix: string): string[] =>
   ['limit', 'remaining', 'reset'].map(part => `${prefix}${part}${suffix}`)
 
+/** All profiles, by name. */
 export const profiles = {
   github: {
     provider: 'GitHub',
@@ -57,6 +63,14 @@ export const profiles = {
         rate: {
           value: '5000/h',
           of: 'REST requests of an authenticated user',
+          source:
+            'https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10',
+          date: '2026-03-10',
+          dated: 'text',
+        },
+        burst: {
+          value: 816,
+          of: 'requests at once: the 900 points a minute of an endpoint, less what the rate brings in a minute',
           source:
             'https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10',
           date: '2026-03-10',
@@ -100,9 +114,11 @@ export const profiles = {
       ...['requests', 'tokens', 'input-tokens', 'output-tokens'].flatMap(what =>
         threeOf(`anthropic-ratelimit-${what}-`, ''),
       ),
+      ...['anthropic-ratelimit-unified-status', 'anthropic-ratelimit-unified-reset'],
       'retry-after',
     ],
-    pauseOn: THE_USUAL_PAUSE,
+    // 529: it is overloaded.
+    pauseOn: { ...THE_USUAL_PAUSE, status: [429, 529] },
     remark: 'The limits differ by model and usage tier.',
   },
   shopify: {
@@ -116,13 +132,20 @@ export const profiles = {
           date: '2026-11-25',
           dated: 'read',
         },
+        burst: {
+          value: 40,
+          of: 'requests at once: the bucket in its example of X-Shopify-Shop-Api-Call-Limit, standard plan',
+          source: 'https://shopify.dev/docs/api/admin-rest/usage/rate-limits',
+          date: '2026-11-25',
+          dated: 'read',
+        },
       },
     },
     learn: true,
-    headers: ['retry-after'],
+    headers: ['x-shopify-shop-api-call-limit', 'retry-after'],
     pauseOn: THE_USUAL_PAUSE,
     remark:
-      'Advanced Shopify has 4/s, Shopify Plus 20/s. GraphQL counts points, which its answers tell in their bodies: they are not read.',
+      'Advanced Shopify has 4/s and a bucket of 80, Shopify Plus 20/s and 400. GraphQL counts points, which its answers tell in their bodies: they are not read.',
   },
   slack: {
     provider: 'Slack',
@@ -172,15 +195,19 @@ export const profiles = {
   },
 } as const satisfies Record<string, Profile>
 
+/** The name of a profile. */
 export type ProfileName = keyof typeof profiles
 
 export const PROFILE_NAMES = Object.keys(profiles) as ProfileName[]
 
-/** The buckets of a profile by name, as limits: `{ requests: { rate: '5000/h', maxInFlight: 100 } }`. */
-export function profileBuckets(name: ProfileName): Record<string, { rate: string; maxInFlight?: number }> {
+/** The buckets of a profile by name, as limits: `{ requests: { rate: '5000/h', burst: 816, maxInFlight: 100 } }`. */
+export function profileBuckets(
+  name: ProfileName,
+): Record<string, { rate: string; burst?: number; maxInFlight?: number }> {
   const { buckets }: Profile = profiles[name]
-  const limits = ({ rate, maxInFlight }: ProfileBucket) => ({
+  const limits = ({ rate, burst, maxInFlight }: ProfileBucket) => ({
     rate: rate.value,
+    ...(burst && { burst: burst.value }),
     ...(maxInFlight && { maxInFlight: maxInFlight.value }),
   })
   return Object.fromEntries(Object.entries(buckets).map(([bucket, figures]) => [bucket, limits(figures)]))
@@ -192,10 +219,15 @@ export function formatDate({ date, dated }: Figure<string | number>): string {
   return dated === 'text' ? `${date} or later` : `read on ${date}`
 }
 
-/** The figures of a profile with the bucket that each is for. */
-export function figuresOf(name: ProfileName): { bucket: string; figure: Figure<string | number> }[] {
+/** The figures of a profile with the bucket, and the part of its limits, that each is for. */
+export function figuresOf(
+  name: ProfileName,
+): { bucket: string; kind: keyof ProfileBucket; figure: Figure<string | number> }[] {
   const { buckets }: Profile = profiles[name]
-  return Object.entries(buckets).flatMap(([bucket, { rate, maxInFlight }]) =>
-    [rate, maxInFlight].flatMap(figure => (figure === undefined ? [] : [{ bucket, figure }])),
+  return Object.entries(buckets).flatMap(([bucket, limits]) =>
+    (['rate', 'burst', 'maxInFlight'] as const).flatMap(kind => {
+      const figure = limits[kind]
+      return figure === undefined ? [] : [{ bucket, kind, figure }]
+    }),
   )
 }

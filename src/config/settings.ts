@@ -127,6 +127,8 @@ export interface UpstreamSettings {
   http2: boolean
   /** Whether the rate follows the rate limit headers of its answers. */
   learn: boolean
+  /** In which of the limits of its URL its requests count. Undefined: in the one of all that name none. */
+  resource?: string
 }
 
 /** What the rate of an upstream adapts to. Rates in cost units per ms. */

@@ -11,6 +11,8 @@ export interface Clock {
 
 /** A clock that moves only on command, for tests and replay. */
 export interface VirtualClock extends Clock {
+  /** The time of the next wake-up. Infinity: nothing is planned. */
+  next(): number
   /** Moves time to `until`. Runs everything due on the way, in order of its wake-up. */
   runUntil(until: number): void
   /** Runs until nothing is planned. Returns the time of the last wake-up. */
@@ -52,6 +54,7 @@ export function createVirtualClock(options: { start?: number; lateness?: () => n
       planned.push(entry)
       return () => remove(entry)
     },
+    next: () => Math.min(...planned.map(({ wake }) => wake)),
     runUntil(until) {
       while (runNext(until));
       time = Math.max(time, until)

@@ -349,6 +349,7 @@ export interface Roll {
 /** Why a store did not answer. The instance decides alone then. */
 export class StoreError extends Error {
   override readonly name = 'StoreError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_STORE_UNAVAILABLE'
 
   constructor(message = 'the store does not answer', options?: ErrorOptions) {

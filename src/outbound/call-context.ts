@@ -19,7 +19,7 @@ import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
-import { LearnedRates } from './learned-rates.js'
+import { LearnedRates, Resources } from './learned-rates.js'
 import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
 import { retryAfter } from './retry-after.js'
@@ -69,10 +69,13 @@ export class CallContext {
   readonly retry: RetryRule | undefined
   /** What answers announce. */
   readonly learned: LearnedRates
+  readonly resources = new Resources()
   /** Undefined: calls name their keys. */
   readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
   readonly roomWaits = new Set<() => void>()
+  /** Who waits until no call waits or runs. */
+  readonly #idleWaits: (() => void)[] = []
   #hasRoomNews = false
   #hasWarned = false
   readonly #pool = new GatePool()
@@ -82,6 +85,8 @@ export class CallContext {
   readonly #isOpen: boolean
   /** Of credentials with a rate of their own, in cost units per ms. */
   readonly #rates: ReadonlyMap<string, number>
+  /** Reads the limits of a key. */
+  readonly #ownLimits: ShaperSettings['limits']
   #drainTimer: DrainTimer | undefined
   #drained: Promise<void> | undefined
 
@@ -92,6 +97,7 @@ export class CallContext {
     this.reporter = reporter
     this.maxWait = maxWait
     this.retry = retry
+    this.#ownLimits = settings.limits
     const names = buckets.map(({ name }) => name)
     const changed = (queue: KeyQueue): void => this.#relimit([queue.name])
     this.learned = new LearnedRates({ clock, names, usual: areNamed ? [] : names, changed })
@@ -183,10 +189,12 @@ export class CallContext {
   }
 
   /** The limits of a bucket of a key; with a store this instance's share of them. */
-  #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
+  #limitsOf({ limits: usual, isCommon }: BucketOfAll, key: string): BucketLimits {
     const rate = this.#rates.get(key)
+    const own = isCommon ? undefined : this.queues.get(key)?.limits
     const limits = {
       ...usual,
+      ...(own && ownValue(own, usual.name)),
       ...(rate !== undefined && { rate }),
       ...(this.#isOpen && { capacity: Infinity }),
     }
@@ -297,6 +305,7 @@ export class CallContext {
   }
 
   readonly #opened = (queue: KeyQueue): void => {
+    queue.limits = this.#ownLimits?.(queue.name)
     queue.isLasting = this.credentials?.of(queue) !== undefined
     this.pauses.opened(queue)
   }
@@ -364,9 +373,15 @@ export class CallContext {
   }
 
   /** The last call has ended. */
-  idle(): void {
+  allEnded(): void {
     if (this.reporter.wants('idle')) this.reporter.notify('idle')
-    this.#drainTimer?.end()
+    for (const then of this.#idleWaits.splice(0)) then()
+  }
+
+  /** Calls back when no call waits or runs: at once if none does. */
+  whenIdle(then: () => void): void {
+    if (this.calls === 0) then()
+    else this.#idleWaits.push(then)
   }
 
   /**
@@ -391,6 +406,8 @@ export class CallContext {
    * once. A new `maxWait` does not apply to waiting calls that have their own.
    */
   update({ buckets, maxWait, maxKeys, maxQueued, maxInFlight, maxInFlightAll }: Changes): void {
+    const limits = Array.from(this.queues, queue => [queue, this.#ownLimits?.(queue.name)] as const)
+    for (const [queue, own] of limits) queue.limits = own
     this.#buckets = this.#buckets.map(bucket => {
       return { ...bucket, limits: { ...bucket.limits, ...ownValue(buckets, bucket.limits.name) } }
     })
@@ -425,7 +442,7 @@ export class CallContext {
 
   /** Rejects all that wait, or those of a key. Returns how many. */
   clear(key: string | undefined): number {
-    const gone = [...this.waiting].filter(call => key === undefined || call.key === key)
+    const gone = [...this.waiting].filter(call => key === undefined || call.route.name === key)
     for (const call of gone) call.abandon(new ClearedError())
     return gone.length
   }
@@ -440,7 +457,7 @@ export class CallContext {
 
   async #drain(): Promise<void> {
     this.#drainTimer = new DrainTimer(this.clock)
-    if (this.calls === 0) this.#drainTimer.end()
+    this.whenIdle(this.#drainTimer.end)
     await this.#drainTimer.over
     this.ended = true
     for (const call of [...this.waiting]) call.abandon(new ClosedError())

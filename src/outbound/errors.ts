@@ -75,16 +75,16 @@ export class ClearedError extends Error {
   }
 }
 
-/** The function of a run has not ended within its `expiration`. */
-export class ExpirationError extends Error {
-  override readonly name = 'ExpirationError'
+/** The function of a run has not ended within its `timeout`. */
+export class TimeoutError extends Error {
+  override readonly name = 'TimeoutError'
   /** The same in all versions. */
-  readonly code = 'SHAPER_EXPIRATION'
+  readonly code = 'SHAPER_TIMEOUT'
   /** The queue. */
   readonly key: string
 
   constructor(key: string, ms: number) {
-    super(`not done within the expiration of ${formatDuration(ms)}${describeKey(key)}`)
+    super(`not done within the timeout of ${formatDuration(ms)}${describeKey(key)}`)
     this.key = key
   }
 }

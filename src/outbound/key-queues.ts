@@ -3,7 +3,7 @@ import type { Cancel } from '../core/clock.js'
 import { type Demand, Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 import type { SharedPause } from '../sharing/shared-pause.js'
-import type { InFlight } from './options.js'
+import type { InFlight, LimitChanges } from './options.js'
 
 /** How many queues a new one may inspect when all places are taken, on average. */
 const CANDIDATES = 64
@@ -29,6 +29,8 @@ export class KeyQueue implements LaneRoute {
   stack: readonly SharedBucket[] = []
   /** Of these, the ones that no other key has. */
   own: readonly SharedBucket[] = []
+  /** Its limits by bucket, where they differ from those of other keys. */
+  limits: LimitChanges | undefined
   /** Calls that have begun and not ended; of these, the waiting and the running ones. */
   calls = 0
   waiting = 0
@@ -88,7 +90,11 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.get(key)
   }
 
-  /** The queue of a key; creates it if needed. Undefined: `maxKeys` keys have calls, are paused, or still owe time. */
+  /**
+   * The queue of a key; creates it if needed. Undefined: `maxKeys` keys have calls, are paused, or still owe time.
+   *
+   * @param opened prepares a new one. What it throws is thrown, and then there is no queue
+   */
   open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
@@ -96,8 +102,8 @@ export class KeyQueues implements Iterable<KeyQueue> {
     this.#budget.save(CANDIDATES, this.size)
     if (this.size >= this.maxKeys && !this.#makePlace(now)) return undefined
     const queue = new KeyQueue(key, this.maxInFlight, this.#pool)
-    this.#byKey.set(key, queue)
     opened(queue)
+    this.#byKey.set(key, queue)
     return queue
   }
 

@@ -15,6 +15,43 @@ interface Known {
   expiry: Cancel
 }
 
+/** The most beginnings of paths that are known. What comes then is not learnt. */
+const MOST_PATHS = 10_000
+
+/** Segments of the longest of them. */
+const LONGEST_PATH = 4
+
+/**
+ * In which of an API's limits (`x-ratelimit-resource` of answers) a request counts, by the beginning of its path. `/search` may be one,
+ * and `/search/code` another: the longest beginning that is known counts.
+ */
+export class Resources {
+  /** By key and beginning. */
+  readonly #byPath = new Map<string, string>()
+
+  /** Undefined: no answer has said. */
+  of(key: string, path: string): string | undefined {
+    const known = beginnings(key, path).findLast(beginning => this.#byPath.has(beginning))
+    return known === undefined ? undefined : this.#byPath.get(known)
+  }
+
+  /** An answer to such a request has named its resource. */
+  learn(key: string, path: string, resource: string): void {
+    if (this.of(key, path) === resource || this.#byPath.size >= MOST_PATHS) return
+    const all = beginnings(key, path)
+    const known = all.findLastIndex(beginning => this.#byPath.has(beginning))
+    this.#byPath.set(all[Math.min(known + 1, all.length - 1)]!, resource)
+  }
+}
+
+function beginnings(key: string, path: string): string[] {
+  const segments = path
+    .split('?', 1)[0]!
+    .split('/')
+    .slice(0, LONGEST_PATH + 1)
+  return segments.slice(1).map((_, last) => `${key} ${segments.slice(0, last + 2).join('/')}`)
+}
+
 export interface LearnedRatesOptions {
   readonly clock: Clock
   /** The names of the buckets. */

@@ -26,7 +26,8 @@ const HINTS: Readonly<Record<string, string>> = {
   reservoir: 'use rate, e.g. "1000/h", and burst',
   datastore: 'use store: { type: "redis", url }',
   weight: 'a call has cost: run(fn, { cost: 2 })',
-  timeout: 'use expiration of a call',
+  timeout: 'it bounds a run: run(fn, { timeout: "30s" })',
+  expiration: 'use timeout, of a run: run(fn, { timeout: "30s" })',
   origin: 'use origins: a request to another origin is not sent there, and has no credential',
   key: 'a call names its key: run("user_42", fn)',
   ...Object.fromEntries(

@@ -99,16 +99,14 @@ export interface CredentialOptions {
 /** The most running calls, or (only without a store) the most cost of them. A call that costs more runs alone. */
 export type InFlightBound = number | { readonly cost: number }
 
-/** Options that can change while calls wait. */
-export interface UpdateOptions {
-  /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
-  readonly rate?: string | number
-  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
-  readonly capacity?: number
-  /** What may leave without spacing after idling, in cost units. Default: one call. */
-  readonly burst?: number
-  /** Of several buckets, what changes, by name. */
-  readonly buckets?: Readonly<Record<string, Partial<Omit<BucketOptions, 'key'>>>>
+/** Limits that differ from the usual ones: those of one key, or new ones. */
+export interface ChangedLimits<Name extends string = string> extends Partial<Omit<BucketOptions, 'key'>> {
+  /** Of several buckets, what differs, by name. */
+  readonly buckets?: { readonly [K in Name]?: Partial<Omit<BucketOptions, 'key'>> }
+}
+
+/** Bounds that can change while calls wait. */
+export interface Bounds {
   /** The longest wait of a call: `"10s"`, or ms. Default: no bound. */
   readonly maxWait?: string | number
   /** The most keys in use at once. Default 100_000. */
@@ -121,6 +119,9 @@ export interface UpdateOptions {
   readonly maxInFlightAll?: InFlightBound
 }
 
+/** Options that can change while calls wait. */
+export interface UpdateOptions<Name extends string = string> extends ChangedLimits<Name>, Bounds {}
+
 /**
  * Says what to do after the function of `run` has failed.
  *
@@ -130,22 +131,45 @@ export interface UpdateOptions {
  */
 export type RetryRule = (error: unknown, attempt: number) => number | string | false | null | undefined
 
-/** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
-export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
+/** One limit for each key. */
+export interface OneLimit extends Omit<BucketOptions, 'key'> {
+  /** Several limits have this in place of `rate`, `capacity` and `burst`. */
+  readonly buckets?: undefined
+}
+
+/** Several limits for each key. */
+export interface SeveralLimits<Name extends string = string> {
   /**
-   * Several limits, by name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass, and takes from all
-   * or from none.
+   * By name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass, and takes from all or from none.
    */
-  readonly buckets?: Readonly<Record<string, BucketOptions>>
+  readonly buckets: Readonly<Record<Name, BucketOptions>>
+  /** One limit has this. */
+  readonly rate?: undefined
+  /** As `rate`. */
+  readonly capacity?: undefined
+  /** As `rate`. */
+  readonly burst?: undefined
+}
+
+/** Options that last. */
+export interface LastingOptions<Name extends string = string> extends Bounds {
+  /**
+   * Limits of single keys: what they leave out, and a key for which the function returns nothing, has those of the shaper. Called when a
+   * key comes into use, and for all keys in use by `update`. With a store it has to say the same in all processes.
+   */
+  readonly limits?: (key: string) => ChangedLimits<NoInfer<Name>> | undefined
   /** Says when a run that failed is tried again, at the head of its queue and in its turn. Default: never. */
   readonly retry?: RetryRule
   /** Several credentials, each with its own bucket, pause and bound. Each call takes the one that is free first. */
   readonly credentials?: readonly CredentialOptions[]
   /** The store that processes share. Default `"memory"`: this process only. */
-  readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
+  readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions
   /** The source of time. Default: one precise clock for all shapers of the process. */
   readonly clock?: Clock
 }
+
+/** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
+export type ShaperOptions<Name extends string = string> = LastingOptions<Name> & (OneLimit | SeveralLimits<Name>)
 
 /** A limit after reading: cost units per ms, and cost units. */
 export interface LimitSettings {
@@ -184,6 +208,8 @@ export interface ShaperSettings {
   readonly maxKeys: number
   readonly maxQueued: number
   readonly retry: RetryRule | undefined
+  /** The limits of a key, where they differ: by bucket. */
+  readonly limits: ((key: string) => LimitChanges) | undefined
   /** Undefined: calls name their keys. */
   readonly credentials: readonly Credential[] | undefined
   /** Undefined: in memory. */
@@ -191,11 +217,20 @@ export interface ShaperSettings {
   readonly clock: Clock | undefined
 }
 
+/** What differs of each bucket, by name. */
+export type LimitChanges = Readonly<Record<string, Partial<Pick<LimitSettings, 'rate' | 'capacity' | 'burst'>>>>
+
 /** `UpdateOptions` after reading. */
 export interface Changes
   extends Partial<Pick<ShaperSettings, 'maxWait' | 'maxInFlight' | 'maxInFlightAll' | 'maxKeys' | 'maxQueued'>> {
-  /** What changes of each bucket, by name. */
-  readonly buckets: Readonly<Record<string, Partial<Pick<LimitSettings, 'rate' | 'capacity' | 'burst'>>>>
+  readonly buckets: LimitChanges
+}
+
+/** The buckets that changes may name. */
+export interface KnownBuckets {
+  readonly isShared: boolean
+  readonly areNamed: boolean
+  readonly names: readonly string[]
 }
 
 /** The options of `shape` about requests and their answers. */
@@ -204,21 +239,34 @@ export interface RequestSettings<Options> {
   readonly cost: number | Costs | ((options: Options) => number | Costs)
   readonly costAfter: CostAfter | undefined
   readonly learn: boolean
+  readonly resource: string | ((options: Options) => string | undefined) | undefined
   readonly pauseOn: PauseRule | undefined
-  readonly retry: { readonly status: readonly number[]; readonly max: number }
+  /** The backoffs are ms. */
+  readonly retry: {
+    readonly status: readonly number[]
+    readonly max: number
+    readonly backoff: number
+    readonly maxBackoff: number
+  }
   /** ms */
   readonly revokedFor: number
 }
 
 /** Cost units by bucket. A bucket that is not named costs 1. */
-export type Costs = Readonly<Record<string, number>>
+export type Costs<Name extends string = string> = { readonly [K in Name]?: number | undefined }
+
+/** Cost units: in each bucket, or by name where there are several. */
+export type CostOf<Name extends string = string> = [Name] extends [never] ? number : number | Costs<Name>
 
 /**
  * What a request really costs, by its answer: it takes the place of what was reserved.
  *
  * @returns in each bucket, or by name. Undefined: what was reserved
  */
-export type CostAfter = (status: number, headers: IncomingHttpHeaders) => number | Costs | undefined
+export type CostAfter<Name extends string = string> = (
+  status: number,
+  headers: IncomingHttpHeaders,
+) => CostOf<Name> | undefined
 
 /** The name of the only bucket. */
 export const ONLY = 'outbound'
@@ -274,6 +322,7 @@ const costBound = members(
   input => wants('a bound', 'use e.g. 10, or { cost: 10 }')({ input }),
 )
 
+/** A store of a test, which has no settings. */
 const isStore = (input: unknown): input is Store =>
   isRecord(input) &&
   (['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'] as const).every(verb => isFunction(input[verb]))
@@ -420,6 +469,13 @@ function credentials<S extends typeof credential>(readers: S, example: string) {
 }
 
 const lasting = {
+  limits: optional(
+    tested(
+      'a function',
+      'use e.g. key => (key === "acme" ? { rate: "50/s" } : undefined)',
+      (input): input is (key: string) => unknown => isFunction(input),
+    ),
+  ),
   credentials: credentials(credential, RUN_CREDENTIAL),
   store: optional(anyStore),
   clock: optional(
@@ -481,12 +537,25 @@ const request = {
       (input): input is boolean => typeof input === 'boolean',
     ),
   ),
+  resource: optional(
+    tested(
+      'a resource',
+      'use e.g. ({ path }) => (path.startsWith("/search") ? "search" : "core")',
+      (input): input is string | ((options: never) => string | undefined) => isText(input) || isFunction(input),
+    ),
+  ),
   pauseOn: optional<false | ObjectOf<{ status: OptionReader<readonly number[] | undefined> }>>(
     (input, path, problems) => (input === false ? false : pauseRule(input, path, problems)),
   ),
   retry: optional(
-    members({ status, max: count('a number of tries', 'use e.g. 3') }, input =>
-      wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
+    members(
+      {
+        status,
+        max: count('a number of tries', 'use e.g. 3'),
+        backoff: optional(wait),
+        maxBackoff: optional(wait),
+      },
+      input => wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
     ),
   ),
   revokedFor: optional(wait),
@@ -506,10 +575,13 @@ const noOptions = (input: unknown): string =>
   `${quote(input)} is not a set of options; use e.g. { rate: "5/s", capacity: 100 }`
 const shaperReader = withRate(members({ ...shaper, retry: runRetry }, noOptions))
 const shapeReader = withRate(members({ ...shaper, ...request }, noOptions))
-const changesReader = members(
-  { ...changedBucket, buckets: optional(record(named, members(changedBucket, noBucket), noBuckets)), ...bounds },
-  input => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`,
-)
+const changedLimits = {
+  ...changedBucket,
+  buckets: optional(record(named, members(changedBucket, noBucket), noBuckets)),
+}
+const noChanges = (input: unknown): string => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`
+const changesReader = members({ ...changedLimits, ...bounds }, noChanges)
+const keyLimitsReader = members(changedLimits, noChanges)
 
 /** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {
@@ -525,35 +597,47 @@ export function readShaperOptions(options: ShaperOptions): ShaperSettings {
 }
 
 /** @throws as readShaperOptions */
-export function readChanges(
-  options: UpdateOptions,
-  {
-    isShared,
-    areNamed,
-    names,
-  }: { readonly isShared: boolean; readonly areNamed: boolean; readonly names: readonly string[] },
-): Changes {
-  const { rate, capacity, burst, buckets = {}, ...rest } = readAll(changesReader, options, noOptions)
-  const only = {
-    ...(rate !== undefined && { rate }),
-    ...(capacity !== undefined && { capacity }),
-    ...(burst !== undefined && { burst }),
-  }
-  const isOnly = Object.keys(only).length > 0
-  if (areNamed && isOnly)
-    throw new RangeError(
-      `${Object.keys(only)[0]}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`,
-    )
+export function readChanges(options: UpdateOptions, known: KnownBuckets): Changes {
+  const { rate, capacity, burst, buckets, ...rest } = readAll(changesReader, options, noOptions)
+  if (known.isShared) checkInFlight(rest)
+  return { ...rest, buckets: changesOf({ rate, capacity, burst, buckets }, known) }
+}
+
+interface GivenLimits {
+  readonly rate?: number | undefined
+  readonly capacity?: number | undefined
+  readonly burst?: number | undefined
+  readonly buckets?: LimitChanges | undefined
+}
+
+/** By bucket. @throws RangeError */
+function changesOf({ buckets = {}, ...single }: GivenLimits, known: KnownBuckets): LimitChanges {
+  const { isShared, areNamed, names } = known
+  const only = Object.fromEntries(Object.entries(single).filter(([, given]) => given !== undefined))
+  const [first] = Object.keys(only)
+  if (areNamed && first !== undefined)
+    throw new RangeError(`${first}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`)
   if (!areNamed && Object.keys(buckets).length > 0)
     throw new RangeError('buckets: there is only one bucket; use e.g. { rate: "5/s" }')
-  for (const name of Object.keys(buckets)) {
+  for (const [name, { capacity }] of Object.entries(buckets)) {
     if (!names.includes(name)) throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
+    checkCapacity(capacity, { isShared, path: `buckets.${name}.` })
   }
-  for (const [name, changed] of Object.entries(buckets))
-    checkCapacity(changed.capacity, { isShared, path: `buckets.${name}.` })
-  checkCapacity(capacity, { isShared })
-  if (isShared) checkInFlight(rest)
-  return { ...rest, buckets: areNamed ? buckets : { [ONLY]: only } }
+  checkCapacity(single.capacity, { isShared })
+  return areNamed ? buckets : { [ONLY]: only }
+}
+
+/** @returns what reads the limits of a key. It throws a RangeError or TypeError */
+function keyLimits(limits: (key: string) => unknown, known: KnownBuckets): (key: string) => LimitChanges {
+  return key => {
+    const given = limits(key)
+    if (given === undefined || given === null) return {}
+    try {
+      return changesOf(readAll(keyLimitsReader, given, noChanges), known)
+    } catch (error) {
+      throw new RangeError(`limits of ${quote(key)}: ${(error as Error).message}`, { cause: error })
+    }
+  }
 }
 
 /** @throws as readShaperOptions */
@@ -566,12 +650,13 @@ export function readShapeOptions<Options>(options: object): {
     cost = 1,
     costAfter,
     learn = false,
+    resource,
     pauseOn,
     retry,
     revokedFor = 60_000,
     ...rest
   } = readAll(shapeReader, options, noOptions)
-  const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
+  const rule = pauseOn === false ? undefined : { status: [429, 503, 529], default: 1_000, max: 60_000, ...pauseOn }
   return {
     settings: settingsOf(rest),
     request: {
@@ -579,8 +664,9 @@ export function readShapeOptions<Options>(options: object): {
       cost: cost as RequestSettings<Options>['cost'],
       costAfter,
       learn,
+      resource: resource as RequestSettings<Options>['resource'],
       pauseOn: rule,
-      retry: retry ?? { status: [], max: 0 },
+      retry: { status: [], max: 0, backoff: 500, maxBackoff: 30_000, ...retry },
       revokedFor,
     },
   }
@@ -589,7 +675,7 @@ export function readShapeOptions<Options>(options: object): {
 const UNBOUND: InFlight = { most: Infinity, by: 'calls' }
 
 function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): ShaperSettings {
-  const { rate, capacity, burst, buckets, retry, clock, store, credentials, ...rest } = options
+  const { rate, capacity, burst, buckets, retry, clock, store, credentials, limits, ...rest } = options
   const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
   const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
   const single = [rate, capacity, burst].some(given => given !== undefined)
@@ -598,7 +684,12 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
   const isShared = store !== undefined
   if (isShared) checkInFlight({ maxInFlight, maxInFlightAll })
-  checkCredentials(credentials, { areNamed: buckets !== undefined })
+  const areNamed = buckets !== undefined
+  checkCredentials(credentials, { areNamed })
+  if (credentials !== undefined && limits !== undefined)
+    throw new RangeError(
+      'limits: the shaper has credentials, and its calls no keys; use credentials[0].rate and the like',
+    )
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
   )
@@ -612,9 +703,12 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
       isCommon: key === 'all',
     }
   })
+  const own = read.filter(({ isCommon }) => !isCommon)
+  const known = { isShared, areNamed, names: own.map(({ name }) => name) }
   return {
-    buckets: [...read.filter(({ isCommon }) => !isCommon), ...read.filter(({ isCommon }) => isCommon)],
-    areNamed: buckets !== undefined,
+    buckets: [...own, ...read.filter(({ isCommon }) => isCommon)],
+    areNamed,
+    limits: limits && keyLimits(limits, known),
     ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock },
     credentials: credentials?.map(each => ({ ...each, origins: ['', ...(each.origins ?? [])] })),
   }

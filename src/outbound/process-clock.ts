@@ -1,10 +1,11 @@
 /**
  * One precise clock for all shapers of a process, created when something first has to wait. Its timers do not keep the
- * process alive. `stayAlive` does, with an interval of its own.
+ * process alive. `stayAlive` does, with an interval of its own. And a clock for tests.
  */
 import { performance } from 'node:perf_hooks'
-import type { Cancel, Clock } from '../core/clock.js'
+import { type Cancel, type Clock, createVirtualClock } from '../core/clock.js'
 import { createPreciseClock } from '../pacing/precise.js'
+import { readMs } from './calls/call-options.js'
 
 let precise: Clock | undefined
 
@@ -47,4 +48,43 @@ export function stayAlive(): void {
 export function mayEnd(): void {
   waiting -= 1
   if (waiting === 0) keeper!.unref()
+}
+
+/** A clock that stands still until a test moves it. */
+export interface TestClock extends Clock {
+  /**
+   * Moves time, and runs what is due on the way in its order. After each step promises go on, so calls may make further calls.
+   *
+   * @param time `"10s"`, or ms
+   */
+  advance(time: string | number): Promise<void>
+}
+
+/** Fake timers of a test may take its place later. */
+const { setImmediate: realSetImmediate } = globalThis
+
+/**
+ * Creates a clock for tests: the option `clock` of `createShaper`, `shape` and `LeakyBucket`.
+ *
+ * @example
+ * const clock = createTestClock()
+ * const shaper = createShaper({ rate: '1/s', clock })
+ * await clock.advance('10s')
+ */
+export function createTestClock(): TestClock {
+  const clock = createVirtualClock()
+  const settled = (): Promise<void> => new Promise(resolve => realSetImmediate(resolve))
+  return {
+    now: clock.now,
+    at: clock.at,
+    async advance(time) {
+      const until = clock.now() + readMs('time', time)
+      await settled()
+      for (let next = clock.next(); next <= until; next = clock.next()) {
+        clock.runUntil(next)
+        await settled()
+      }
+      clock.runUntil(until)
+    },
+  }
 }

@@ -18,7 +18,7 @@ import { type RoomOptions, untilRoom } from './calls/room.js'
 import { RunCall, type RunContext } from './calls/run-call.js'
 import type { EventReporter, OutboundEvents } from './events.js'
 import {
-  type Costs,
+  type CostOf,
   ONLY,
   readChanges,
   readShaperOptions,
@@ -30,21 +30,22 @@ import { processClock } from './process-clock.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
 
 /** Options of `wrap`: those of `run`. `key` and `cost` may depend on the arguments of each call. */
-export interface WrapOptions<Arguments extends unknown[]> extends Omit<RunOptions, 'cost'> {
+export interface WrapOptions<Arguments extends unknown[], Name extends string = string>
+  extends Omit<RunOptions<Name>, 'cost'> {
   /** The queue, or a function of the arguments. Default `''`. */
   readonly key?: string | ((...args: Arguments) => string)
   /** Cost units as in `CallOptions`, or a function of the arguments. Default 1. */
-  readonly cost?: number | Costs | ((...args: Arguments) => number | Costs)
+  readonly cost?: CostOf<Name> | ((...args: Arguments) => CostOf<Name>)
 }
 
 /**
  * Releases the calls of each key in order, at a rate. No two are closer than one period less 0.5 ms, even after a late
  * one. A leaky bucket as a queue: J. Turner, IEEE Communications Magazine, 1986.
  */
-export class OutboundShaper extends EventEmitter<OutboundEvents> {
+export class OutboundShaper<Name extends string = string> extends EventEmitter<OutboundEvents> {
   readonly #context: CallContext
 
-  /** @param connect receives the context that the calls share */
+  /** @internal @param connect receives the context that the calls share */
   constructor(settings: ShaperSettings, connect?: (context: CallContext) => void) {
     super()
     this.#context = new CallContext(settings, settings.clock ?? processClock, this.#report())
@@ -58,7 +59,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws (rejects with) OverflowError, ExpiredError or ClosedError; StoreError if the store does not answer and
    *   `onOutage` is `closed`; the signal's reason; RangeError or TypeError for invalid arguments
    */
-  admit(key = '', options?: CallOptions): Promise<Admitted> {
+  admit(key = '', options?: CallOptions<Name>): Promise<Admitted> {
     return new Promise((resolve, reject) => {
       new AdmitCall(this.#context, key, options).begin(resolve, reject)
     })
@@ -70,10 +71,10 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    *
    * @param key the queue; default `''`
    * @param fn gets `key`, `attempt`, `signal` and `charge`
-   * @throws (rejects) as `admit`, with ExpirationError, or with the error of `fn`
+   * @throws (rejects) as `admit`, with TimeoutError, or with the error of `fn`
    */
-  run<T>(fn: (context: RunContext) => T, options?: RunOptions): Promise<Awaited<T>>
-  run<T>(key: string, fn: (context: RunContext) => T, options?: RunOptions): Promise<Awaited<T>>
+  run<T>(fn: (context: RunContext<Name>) => T, options?: RunOptions<Name>): Promise<Awaited<T>>
+  run<T>(key: string, fn: (context: RunContext<Name>) => T, options?: RunOptions<Name>): Promise<Awaited<T>>
   run<T>(
     first: string | ((context: RunContext) => T),
     second?: RunOptions | ((context: RunContext) => T),
@@ -98,7 +99,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    */
   wrap<This, Arguments extends unknown[], Result>(
     fn: (this: This, ...args: Arguments) => Result,
-    options: WrapOptions<Arguments> = {},
+    options: NoInfer<WrapOptions<Arguments, Name>> = {},
   ): (this: This, ...args: Arguments) => Promise<Awaited<Result>> {
     if (typeof fn !== 'function') throw new TypeError(`wrap needs a function, not ${quote(fn)}: use wrap(fn, options)`)
     checkOptions(options, ['key', ...RUN_OPTIONS], '{ key: user => user }')
@@ -156,7 +157,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    *
    * @throws RangeError as `createShaper`
    */
-  update(options: UpdateOptions): void {
+  update(options: UpdateOptions<Name>): void {
     const { sharing, names = [ONLY] } = this.#context
     const areNamed = this.#context.names !== undefined
     this.#context.update(readChanges(options, { isShared: sharing !== undefined, areNamed, names }))
@@ -170,7 +171,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted; the signal's reason; RangeError or TypeError
    *   for invalid arguments
    */
-  room(key = '', options?: RoomOptions): Promise<void> {
+  room(key = '', options?: RoomOptions<Name>): Promise<void> {
     const isRefused = this.#context.credentials !== undefined && key !== ''
     return isRefused ? Promise.reject(hasOwnKeys(key)) : untilRoom(this.#context, key, options)
   }
@@ -184,8 +185,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    */
   map<Item, Result>(
     items: Iterable<Item> | AsyncIterable<Item>,
-    fn: (item: Item, context: RunContext) => Result,
-    options: MapOptions<Item> = {},
+    fn: (item: Item, context: RunContext<Name>) => Result,
+    options: NoInfer<MapOptions<Item, Name>> = {},
   ): AsyncGenerator<Awaited<Result>, void, undefined> {
     if (typeof fn !== 'function') throw new TypeError(`map needs a function, not ${quote(fn)}: use map(items, fn)`)
     if (!isIterable(items)) throw new TypeError(`map needs items, not ${quote(items)}: use e.g. map([1, 2], fn)`)
@@ -201,6 +202,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   async clear(key?: string): Promise<number> {
     if (key !== undefined && this.#context.credentials !== undefined) throw hasOwnKeys(key)
     return this.#context.clear(key === undefined ? undefined : checkKey(key))
+  }
+
+  /** Resolves when no call waits or runs: at once if none does. Calls may be made meanwhile and afterwards. */
+  idle(): Promise<void> {
+    return new Promise(resolve => this.#context.whenIdle(resolve))
   }
 
   /**
@@ -260,6 +266,6 @@ function isIterable(items: unknown): boolean {
  *
  * @throws RangeError with one line for each wrong option; TypeError if `options` is no object
  */
-export function createShaper(options: ShaperOptions): OutboundShaper {
+export function createShaper<Name extends string = never>(options: ShaperOptions<Name>): OutboundShaper<Name> {
   return new OutboundShaper(readShaperOptions(options))
 }

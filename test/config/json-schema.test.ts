@@ -102,7 +102,7 @@ t.test('every key of the file has a description with an example', async t => {
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
-    ...['retry', 'retry.status', 'retry.max', 'via', 'http2', 'learn', 'profile'].map(key => `.${key}`),
+    ...['retry', 'retry.status', 'retry.max', 'via', 'http2', 'learn', 'profile', 'resource'].map(key => `.${key}`),
   ]
   const bucket = [
     'key',
@@ -194,7 +194,7 @@ t.test('every key of the file has a description with an example', async t => {
       'ticketKeys',
       ...['egress', 'egress.allow', 'egress.token'],
       ...upstream
-        .filter(key => !/url|profile|hostHeader|http2|servername/i.test(key))
+        .filter(key => !/url|profile|resource|hostHeader|http2|servername/i.test(key))
         .map(key => `egress.upstream${key}`),
     ]),
   )

@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import t from 'tap'
 import {
-  type Figure,
   figuresOf,
   formatDate,
   PROFILE_NAMES,
@@ -49,7 +48,8 @@ t.test('whatever a profile names as a header is read', async t => {
   for (const name of PROFILE_NAMES) {
     const { learn, headers }: Profile = profiles[name]
     for (const header of headers) {
-      const fields = (asked: string) => (asked === header ? '7' : undefined)
+      const value = header.includes('call-limit') ? '7/9' : header.endsWith('-status') ? 'rejected' : '7'
+      const fields = (asked: string) => (asked === header ? value : undefined)
       const counts = readQuotas(fields, 0).length > 0 || readRetryAfter(fields, 0) !== undefined
       const isReset = header.includes('reset')
       t.ok(counts || (isReset && learn), `${name}: ${header}`)
@@ -61,6 +61,8 @@ t.test('a profile brings buckets, learn and pauseOn', async t => {
   const { buckets, routes } = parse({ upstream: github })
   const [bucket] = buckets
   t.match(bucket, { name: 'github.requests', key: { parts: [{ kind: 'all' }] }, limits: { maxInFlight: 100 } })
+  t.match(bucket, { limits: { burst: 816 }, capacity: 857 }, 'so many at once, and what waits for 30 s')
+  t.match(parse({ upstream: { ...github, profile: 'shopify' } }).buckets[0], { limits: { burst: 40 }, capacity: 100 })
   t.equal(bucket!.rate, parseRate('5000/h'))
   t.same(
     routes.map(route => route.buckets.map(({ name }) => name)),
@@ -149,10 +151,15 @@ t.test('a figure of more than a year ago is a warning, as long as it is in use',
   const lines = (file: object, day: string) =>
     warnings(parse(file), Date.parse(day)).map(({ path, message }) => `${path}: ${message}`)
   t.same(lines({ upstream: github }, '2027-03-10'), [])
-  t.same(lines({ upstream: github }, '2027-03-12'), [
-    'upstream.profile: the figure 5000/h (REST requests of an authenticated user) is of 2026-03-10, more than a year ago; look at https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10, and write what it says now as the bucket "github.requests"',
-  ])
-  t.equal(lines({ upstream: github }, '2030-01-01').length, 2)
+  const [first, second, ...more] = lines({ upstream: github }, '2027-03-12')
+  t.same(
+    [first, ...more],
+    [
+      'upstream.profile: the figure 5000/h (REST requests of an authenticated user) is of 2026-03-10, more than a year ago; look at https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10, and write what it says now as the bucket "github.requests"',
+    ],
+  )
+  t.match(second, /^upstream.profile: the figure 816 \(/)
+  t.equal(lines({ upstream: github }, '2030-01-01').length, 3)
   t.same(lines({ upstream: github, buckets: { requests: mine } }, '2030-01-01'), [])
   t.same(lines({ upstream: github, buckets: { 'github.requests': mine } }, '2030-01-01'), [])
   const routes = [
@@ -189,11 +196,12 @@ t.test('shaper check says what a profile brings, and what not', async t => {
 
 t.test('docs/profiles.md has the table of all figures', async t => {
   const page = readFileSync(`${ROOT}/docs/profiles.md`, 'utf8')
-  const row = (name: string, bucket: string, figure: Figure<string | number>) => {
-    const { value, of, source } = figure
-    return `| \`${name}\` | \`${name}.${bucket}\` | ${typeof value === 'number' ? `maxInFlight ${value}` : `rate ${value}`} | ${of} | <${source}> | ${formatDate(figure)} |`
-  }
-  const expected = PROFILE_NAMES.flatMap(name => figuresOf(name).map(({ bucket, figure }) => row(name, bucket, figure)))
+  const expected = PROFILE_NAMES.flatMap(name =>
+    figuresOf(name).map(({ bucket, kind, figure }) => {
+      const { value, of, source } = figure
+      return `| \`${name}\` | \`${name}.${bucket}\` | ${kind} ${value} | ${of} | <${source}> | ${formatDate(figure)} |`
+    }),
+  )
   t.same(page.match(/^\| `\w+` \| `\w+\.\w+` \|.*$/gm), expected)
   for (const name of PROFILE_NAMES) {
     const { provider, learn, headers, remark }: Profile = profiles[name]
@@ -210,6 +218,6 @@ t.test('docs/profiles.md: the program runs and prints what its comments say', as
 })
 
 t.test('buckets of a profile, for programs', async t => {
-  t.same(profileBuckets('github'), { requests: { rate: '5000/h', maxInFlight: 100 } })
+  t.same(profileBuckets('github'), { requests: { rate: '5000/h', burst: 816, maxInFlight: 100 } })
   t.same(profileBuckets('slack'), {})
 })

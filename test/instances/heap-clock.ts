@@ -61,6 +61,7 @@ export function createHeapClock(): HeapClock {
 
   return {
     now: () => time,
+    next: () => Math.min(...heap.filter(({ run }) => run !== undefined).map(({ due }) => due)),
     at(due, run): Cancel {
       const entry: Planned = { due: Math.max(due, time), order, run: undefined }
       order += 1

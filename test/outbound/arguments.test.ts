@@ -74,7 +74,7 @@ t.test('unknown options are errors everywhere; the message names the nearest kno
   const given = { colour: 5, strategy: 1 } as never
   const message = (known: string): string =>
     ['colour', 'strategy'].map(name => `${name}: unknown key; known keys: ${known}`).join('\n')
-  const ofRun = message('cost, signal, maxWait, priority, id, expiration')
+  const ofRun = message('cost, signal, maxWait, priority, id, timeout')
   await t.rejects(shaper.run('k', run, given), { name: 'RangeError', message: ofRun })
   await t.rejects(shaper.run(run, given), { name: 'RangeError', message: ofRun })
   await t.rejects(shaper.admit('other', given), {
@@ -87,6 +87,7 @@ t.test('unknown options are errors everywhere; the message names the nearest kno
     ['timeOut', options => shaper.drain(options), 'did you mean "timeout"?'],
     ['maxInflight', options => shaper.update(options), 'did you mean "maxInFlight"?'],
     ['maxinflight', options => createShaper({ ...base, ...(options as object) }), 'did you mean "maxInFlight"?'],
+    ['expiration', options => shaper.wrap(run, options), 'use timeout, of a run: run(fn, { timeout: "30s" })'],
     ['retrys', options => shape({ ...base, ...(options as object) }), 'did you mean "retry"?'],
     ['capasity', options => new LeakyBucket({ ...base, ...(options as object) }), 'did you mean "capacity"?'],
     [
@@ -119,7 +120,7 @@ t.test('an undefined option of a store counts as absent', async t => {
 
 t.test('an undefined member of pauseOn or retry means unset', async t => {
   const given = { rate: '5/s', capacity: 5, pauseOn: { status: undefined, max: '5s' } } as never
-  t.same(readShapeOptions(given).request.pauseOn, { status: [429, 503], default: 1_000, max: 5_000 })
+  t.same(readShapeOptions(given).request.pauseOn, { status: [429, 503, 529], default: 1_000, max: 5_000 })
   t.throws(() => shape({ ...(given as object), retry: { status: undefined, max: 3 } } as never), {
     message: 'retry.status: not a list of statuses; use e.g. [429, 503]',
   })
@@ -142,8 +143,8 @@ t.test('run: an invalid key and an invalid function are named', async t => {
   )
   await t.rejects(shaper.admit({ cost: 2 } as never), { name: 'TypeError', message: /options come last: e\.g\. admit/ })
   await t.rejects(
-    shaper.run(() => 1, { expiration: 0 }),
-    { name: 'RangeError', message: /^expiration: 0 lets/ },
+    shaper.run(() => 1, { timeout: 0 }),
+    { name: 'RangeError', message: /^timeout: 0 lets/ },
   )
   t.throws(() => shaper.map(5 as never, () => 1), { name: 'TypeError', message: /^map needs items, not 5/ })
   for (const given of [['k'], ['k', 5], [5], []]) {
@@ -222,7 +223,7 @@ t.test('what only shape() uses, and costs of buckets that there are not, are ref
       },
     )
   }
-  t.throws(() => shape({ buckets: { a: { rate: 5 } }, cost: { b: 1 } }), {
+  t.throws(() => shape({ buckets: { a: { rate: 5 } }, cost: { b: 1 } as never }), {
     message: 'cost.b: there is no such bucket; use "a"',
   })
 })

@@ -19,7 +19,7 @@ async function api(t: Test) {
 
 /** A shaped agent, and how often it has released a request. */
 function counted(options: Partial<ShapeOptions> = {}) {
-  const interceptor = shape({ rate: '200/s', pauseOn: false, ...options })
+  const interceptor = shape({ rate: '200/s', pauseOn: false, ...options } as ShapeOptions)
   const count = { released: 0 }
   interceptor.shaper.on('released', () => {
     count.released += 1

@@ -8,7 +8,7 @@ import { watchStalls } from '../stalls.js'
 import { gaps, serve } from './upstreams.js'
 
 function shaped(t: Test, options: Partial<ShapeOptions> = {}, agent = new Agent()) {
-  const interceptor = shape({ rate: '50/s', capacity: 100, ...options })
+  const interceptor = shape({ rate: '50/s', capacity: 100, ...options } as ShapeOptions)
   t.teardown(() => agent.destroy())
   return { dispatcher: agent.compose(interceptor), shaper: interceptor.shaper }
 }

@@ -52,7 +52,7 @@ for (const maxInFlight of [Infinity, 1]) {
 t.test('also with a store, where its answers release calls', async t => {
   const clock = createVirtualClock()
   const store = createMemoryStore({ clock })
-  const shapers = [0, 1].map(() => createShaper({ rate: '10/s', capacity: 100, clock, store }))
+  const shapers = [0, 1].map(() => createShaper({ rate: '10/s', capacity: 100, clock, store: store as never }))
   const calls = shapers.map(shaper => each(CALLERS.slice(0, 12), () => shaper.run(current)))
   while (clock.now() < 3_000) {
     clock.runUntil(clock.now() + 20)
@@ -125,7 +125,7 @@ async function traced(t: Test, options: Partial<ShapeOptions> = {}, agent = new 
       },
     })
   }
-  const limit = shape({ rate: '100/s', capacity: 100, ...options })
+  const limit = shape({ rate: '100/s', capacity: 100, ...options } as ShapeOptions)
   t.teardown(() => agent.destroy())
   return { ...upstream, seen, shaper: limit.shaper, dispatcher: agent.compose(stamp).compose(limit).compose(watch) }
 }

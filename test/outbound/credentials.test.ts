@@ -10,7 +10,7 @@ const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
 
 function world(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
-  const shaper = createShaper({ rate: '10/s', credentials: THREE, ...options, clock })
+  const shaper = createShaper({ rate: '10/s', credentials: THREE, ...options, clock } as ShaperOptions)
   const record: string[] = []
   const run = (name: string, more = {}) =>
     shaper.run(({ key }) => void record.push(`${name} by ${key} at ${Math.round(clock.now())}`), more)

@@ -4,14 +4,14 @@ import { PassThrough, Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { Agent, buildConnector, Client, FormData, fetch, request } from 'undici'
-import { type ShapeOptions, shape } from '../../src/index.js'
+import { retryAfterOf, type ShapeOptions, shape } from '../../src/index.js'
 import { watchStalls } from '../stalls.js'
 import { gaps, serve, serveStrictly } from './upstreams.js'
 
 /** An agent whose requests are shaped; closed with the test. */
 function shaped(t: Test, options: Partial<ShapeOptions> = {}, agent = new Agent()) {
   const limit = options.buckets === undefined ? { rate: '50/s', capacity: 100 } : {}
-  const interceptor = shape({ ...limit, ...options })
+  const interceptor = shape({ ...limit, ...options } as ShapeOptions)
   t.teardown(() => agent.destroy())
   return { dispatcher: agent.compose(interceptor), shaper: interceptor.shaper }
 }
@@ -297,7 +297,7 @@ t.test('retries: only repeatable requests, up to the limit, and in time', async 
   t.equal(await send('POST'), 1)
   t.equal(await send('POST', { idempotent: true }), 3)
   // The third comes after 600 ms and what a busy machine takes, the fourth could not before 900.
-  const impatient = shaped(t, { retry: { status: [503], max: 9 }, pauseOn: { default: 300 }, maxWait: 880 })
+  const impatient = shaped(t, { retry: { status: [503], max: 9, backoff: 0 }, pauseOn: { default: 300 }, maxWait: 880 })
   server.removeAllListeners('request')
   server.on('request', (_, res) => {
     seen.push({ at: performance.now(), path: '' })
@@ -306,6 +306,49 @@ t.test('retries: only repeatable requests, up to the limit, and in time', async 
   seen.length = 0
   t.equal((await request(origin, impatient)).statusCode, 503)
   t.equal(seen.length, 3, 'a fourth could not have been in time')
+})
+
+t.test('retries: full jitter where the answer names no time, and after a connection that failed', async t => {
+  t.intercept(Math, 'random', { value: () => 0.5 })
+  for (const fail of ['503', 'reset', 'refused'] as const) {
+    let place = 0
+    const { origin, seen, server } = await serve(t, (req, res) => {
+      place += 1
+      if (place > 3) res.end('ok')
+      else if (fail === '503') res.writeHead(503).end()
+      else req.socket.resetAndDestroy()
+    })
+    const retry = { status: [503], max: 3, backoff: 400, maxBackoff: 700 }
+    const { dispatcher, shaper } = shaped(t, { rate: '1000/s', retry, pauseOn: false })
+    if (fail === 'refused') {
+      server.close()
+      await t.rejects(request(origin, { dispatcher }), { code: 'ECONNREFUSED' })
+      t.match(shaper.status(), { queued: 0, inFlight: 0 })
+      continue
+    }
+    const began = performance.now()
+    const { body } = await request(origin, { dispatcher })
+    t.equal(await body.text(), 'ok', fail)
+    // Half of 400, 700 and 700 ms.
+    t.ok(performance.now() - began >= 899, fail)
+    t.ok(
+      gaps(seen.map(({ at }) => at)).every((gap, turn) => gap >= [199, 349, 349][turn]!),
+      fail,
+    )
+    place = 0
+    const post = { dispatcher, method: 'POST', body: 'x' } as const
+    if (fail === '503') t.equal((await request(origin, post)).statusCode, 503)
+    else await t.rejects(request(origin, post), 'a request that may not be repeated')
+    t.match(shaper.status(), { queued: 0 })
+  }
+})
+
+t.test('retryAfterOf reads the headers of any client', async t => {
+  const headers = { 'Retry-After': '2' }
+  for (const given of [headers, new Headers(headers), new Map([['retry-after', '2']]), { 'retry-after': ['1', '2'] }])
+    t.equal(retryAfterOf(given), 2_001)
+  t.equal(retryAfterOf({ 'x-ratelimit-remaining': '0', 'x-ratelimit-reset-after': 0.25 }), 251)
+  for (const given of [undefined, null, {}, new Headers(), { get: 'x' }]) t.equal(retryAfterOf(given), undefined)
 })
 
 t.test('retries: a body that can be read again is sent whole each time', async t => {

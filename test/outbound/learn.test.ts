@@ -1,4 +1,5 @@
 /** shape() follows what answers announce: rates, what is left, and refusals that look like others. */
+import { gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { Agent, request } from 'undici'
 import { type ShapeOptions, shape } from '../../src/index.js'
@@ -139,3 +140,101 @@ t.test('a 403 that is a limit pauses and is sent again; another 403 is not', asy
   t.equal(times().length, 1)
   t.equal(status().pausedForMs, 0)
 })
+
+/** A strict GitHub: `core` has plenty, `search` nothing. Paths of requests as they came. */
+async function github(t: Test, options: Partial<ShapeOptions> = {}) {
+  const reset = Math.floor(Date.now() / 1_000) + 24
+  const { origin, seen } = await serve(t, (req, res) => {
+    const isSearch = req.url!.startsWith('/search')
+    const left = isSearch ? '0' : '4900'
+    const resource = isSearch ? 'search' : 'core'
+    const refused = isSearch && req.url!.includes('refused')
+    res.writeHead(refused ? 403 : 200, {
+      'x-ratelimit-limit': isSearch ? '30' : '5000',
+      'x-ratelimit-remaining': left,
+      'x-ratelimit-reset': `${reset}`,
+      'x-ratelimit-resource': resource,
+    })
+    res.end('{}')
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const interceptor = shape({ rate: '200/s', learn: true, ...options } as ShapeOptions)
+  const dispatcher = agent.compose(interceptor)
+  const send = (path: string, signal?: AbortSignal) =>
+    request(origin + path, { dispatcher, signal }).then(({ statusCode, body }) => body.dump().then(() => statusCode))
+  return { origin, send, seen, shaper: interceptor.shaper }
+}
+
+t.test('a search that uses up its resource pauses searches, and nothing else', async t => {
+  for (const resource of [
+    undefined,
+    ({ path }: { path: string }) => (path.startsWith('/search') ? 'search' : 'core'),
+  ]) {
+    const { origin, send, seen, shaper } = await github(t, resource && { resource })
+    t.equal(await send('/search/issues?q=1'), 200)
+    const { signal, abort } = controller()
+    const search = send('/search/issues?q=2', signal).catch((error: Error) => error.name)
+    t.equal(await send('/repos/a/b'), 200)
+    t.equal(await send('/user'), 200)
+    t.equal(seen.length, 3, 'the second search waits')
+    t.ok(shaper.status(`${origin} search`).pausedForMs > 15_000)
+    t.equal(shaper.status(`${origin} core`).pausedForMs, 0)
+    abort()
+    t.equal(await search, 'AbortError')
+  }
+})
+
+t.test('searches that wait when their resource is learnt wait on; what shares nothing with them passes', async t => {
+  const { origin, send, seen, shaper } = await github(t, { rate: '5/s', retry: { status: [429], max: 3 } })
+  const { signal, abort } = controller()
+  const searches = [1, 2, 3].map(q => send(`/search/refused?q=${q}`, signal).catch((error: Error) => error.name))
+  const others = ['/repos/a/b', '/repos/c/d', '/user'].map(path => send(path))
+  t.same(await Promise.all(others), [200, 200, 200])
+  t.match(shaper.status(`${origin} search`), { queued: 3, inFlight: 0 })
+  t.same(
+    seen.filter(({ path }) => path.startsWith('/search')).map(({ path }) => path),
+    ['/search/refused?q=1'],
+    'the first told that nothing is left',
+  )
+  abort()
+  t.same(await Promise.all(searches), ['AbortError', 'AbortError', 'AbortError'])
+})
+
+t.test('a limit that only the body tells pauses for a minute; another refusal does not', async t => {
+  const text = JSON.stringify({ message: 'You have exceeded a secondary rate limit. Please wait a few minutes.' })
+  for (const [status, body, coding, expected] of [
+    [403, Buffer.from(text), undefined, 60_000],
+    [403, gzipSync(text), 'gzip', 60_000],
+    [429, Buffer.from(text), undefined, 60_000],
+    [403, Buffer.from('{"message":"Resource not accessible"}'), undefined, 0],
+    [403, Buffer.from(text), 'gzip', 0],
+  ] as const) {
+    const { origin } = await serve(t, (_, res) => {
+      res
+        .writeHead(status, { 'x-ratelimit-remaining': '4900', ...(coding && { 'content-encoding': coding }) })
+        .end(body)
+    })
+    const agent = new Agent()
+    t.teardown(() => agent.destroy())
+    const limit = shape({ rate: '100/s' })
+    const answer = await request(origin, { dispatcher: agent.compose(limit) })
+    t.ok(Buffer.from(await answer.body.arrayBuffer()).equals(body), 'the caller has all of it')
+    const { pausedForMs } = limit.shaper.status(origin)
+    t.ok(
+      pausedForMs >= Math.max(0, expected - 5_000) && pausedForMs <= expected * 1.01,
+      `${status} ${coding}: ${pausedForMs} of ${expected}`,
+    )
+  }
+})
+
+t.test('529 pauses, as 503 does', async t => {
+  const { send, status } = await world(t, { rate: '100/s', learn: false }, () => [529, { 'retry-after': '9' }])
+  await send()
+  t.ok(status().pausedForMs > 5_000)
+})
+
+function controller() {
+  const controller = new AbortController()
+  return { signal: controller.signal, abort: () => controller.abort() }
+}

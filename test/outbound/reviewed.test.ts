@@ -24,7 +24,7 @@ t.test('an answer whose cost is no number leaves the reservation, and is reporte
   t.match(errors, [{ message: /^costAfter: charge: NaN is not a finite number/ }])
 })
 
-t.test('a try after an expiration runs in the async context of its caller', async t => {
+t.test('a try after a timeout runs in the async context of its caller', async t => {
   const clock = createVirtualClock()
   const tenant = new AsyncLocalStorage<string>()
   const rules: (string | undefined)[] = []
@@ -47,7 +47,7 @@ t.test('a try after an expiration runs in the async context of its caller', asyn
           seen.push(`${name} ${attempt} in ${tenant.getStore()}`)
           return attempt === 1 ? new Promise(() => {}) : undefined
         },
-        { expiration: 50 },
+        { timeout: 50 },
       ),
     ),
   )

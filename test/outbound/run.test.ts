@@ -1,4 +1,4 @@
-/** What `run` offers beside its turn: several buckets, true costs, retries, expiration, priorities, bounds. On the virtual clock. */
+/** What `run` offers beside its turn: several buckets, true costs, retries, timeout, priorities, bounds. On the virtual clock. */
 import { setImmediate as turn } from 'node:timers/promises'
 import t from 'tap'
 import { type Clock, createVirtualClock } from '../../src/core/clock.js'
@@ -6,10 +6,10 @@ import {
   ClearedError,
   ClosedError,
   createShaper,
-  ExpirationError,
   OverflowError,
   type RunContext,
   type ShaperOptions,
+  TimeoutError,
 } from '../../src/index.js'
 
 const MODEL = { buckets: { requests: { rate: '10/s', burst: 3 }, tokens: { rate: '100/s', capacity: 200 } } }
@@ -33,7 +33,7 @@ function world(options: Partial<ShaperOptions> = {}) {
 function several(options: Partial<ShaperOptions> = {}) {
   const { buckets } = MODEL
   const clock = createVirtualClock()
-  const shaper = createShaper({ buckets, ...options, clock })
+  const shaper = createShaper({ buckets, ...options, clock } as ShaperOptions)
   const record: string[] = []
   const note = (name: string) => (): void => void record.push(`${name} at ${Math.round(clock.now())}`)
   return { clock, shaper, record, note }
@@ -377,7 +377,7 @@ t.test('retry: a signal, clear and drain end the wait for the next try; its plac
   }
 })
 
-t.test('expiration: the run fails, its signal is aborted and its place is free', async t => {
+t.test('timeout: the run fails, its signal is aborted and its place is free', async t => {
   const { shaper, pass, record, note } = world({ maxInFlight: 1 })
   let aborted: unknown
   const slow = shaper.run(
@@ -389,17 +389,17 @@ t.test('expiration: the run fails, its signal is aborted and its place is free',
           resolve('too late')
         })
       }),
-    { expiration: '300ms' },
+    { timeout: '300ms' },
   )
   slow.catch(() => {})
   void shaper.run('k', note('next'))
   await pass(1_000)
-  await t.rejects(slow, { name: 'ExpirationError', code: 'SHAPER_EXPIRATION', key: 'k' })
-  t.ok(aborted instanceof ExpirationError)
+  await t.rejects(slow, { name: 'TimeoutError', code: 'SHAPER_TIMEOUT', key: 'k' })
+  t.ok(aborted instanceof TimeoutError)
   t.same(record, ['next at 300'])
   t.match(shaper.status('k'), { queued: 0, inFlight: 0 })
   // What ends in time is not touched.
-  t.equal(await shaper.run('k', ({ signal }) => signal.aborted, { expiration: 100 }), false)
+  t.equal(await shaper.run('k', ({ signal }) => signal.aborted, { timeout: 100 }), false)
 })
 
 t.test('the signal of the call is forwarded to its function', async t => {

@@ -7,7 +7,7 @@ import { ClosedError, createShaper, ExpiredError, OverflowError, type ShaperOpti
 /** A shaper, by default 10/s, and a record of the outcome and time of each call. */
 function world(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
-  const shaper = createShaper({ rate: '10/s', capacity: 100, clock, ...options })
+  const shaper = createShaper({ rate: '10/s', capacity: 100, clock, ...options } as ShaperOptions)
   const record: string[] = []
   const note = (name: string, promise: Promise<unknown>) =>
     promise.then(
@@ -416,6 +416,69 @@ t.test('events', async t => {
     ['paused', 1_000, { key: undefined, ms: 10 }],
     ['resumed', 1_000, { key: undefined }],
   ])
+})
+
+t.test('idle() resolves at once where no call waits or runs, else when the last has ended', async t => {
+  const { clock, shaper, send } = world()
+  await shaper.idle()
+  for (const name of ['a', 'b']) void send(name)
+  let isIdle = false
+  const idle = shaper.idle().then(() => {
+    isIdle = true
+  })
+  clock.runUntil(99)
+  await settled()
+  t.equal(isIdle, false)
+  clock.runUntil(100)
+  await idle
+  await shaper.idle()
+})
+
+t.test('limits of single keys: rates, capacities, and new ones after update', async t => {
+  let gold = 50
+  const { clock, shaper, record, send } = world({
+    limits: key => (key === 'gold' ? { rate: `${gold}/s`, capacity: 3 } : undefined),
+  })
+  for (let count = 0; count < 3; count += 1) for (const key of ['gold', 'usual']) void send(key, key)
+  t.match(await failure(send('gold', 'gold', { cost: 2 })), { reason: 'overflow' })
+  clock.runUntil(20)
+  gold = 10
+  shaper.update({})
+  clock.runAll()
+  t.same(record, ['gold at 0', 'usual at 0', 'gold at 20', 'usual at 100', 'gold at 120', 'usual at 200'])
+})
+
+t.test('limits of single keys, of several buckets: those that are common stay', async t => {
+  const clock = createVirtualClock()
+  const shaper = createShaper({
+    buckets: { own: { rate: '1/s' }, all: { rate: '100/s', key: 'all' } },
+    limits: key => (key === 'fast' ? { buckets: { own: { rate: '20/s' } } } : undefined),
+    clock,
+  })
+  const times: Record<string, number[]> = { fast: [], slow: [] }
+  for (let count = 0; count < 2; count += 1)
+    for (const key of ['fast', 'slow']) void shaper.run(key, () => void times[key]!.push(clock.now()))
+  clock.runAll()
+  t.same(times, { fast: [0, 50], slow: [10, 1_010] })
+})
+
+t.test('limits that are wrong reject the calls of their key, and no others', async t => {
+  const { shaper, send } = world({
+    limits: key => ({ a: { rate: 'x' }, b: { burts: 5 }, c: { buckets: { d: {} } } })[key] as never,
+  })
+  for (const [key, message] of [
+    ['a', /^limits of "a": rate: "x" is not a rate/],
+    ['b', /^limits of "b": burts: unknown key; did you mean "burst"\?/],
+    ['c', /^limits of "c": buckets: there is only one bucket/],
+  ] as const) {
+    await t.rejects(send('', key), { name: 'RangeError', message })
+    t.throws(() => shaper.pause(5, key), { name: 'RangeError' })
+  }
+  await send('', 'other')
+  t.equal(shaper.status().keys, 1)
+  t.throws(() => createShaper({ rate: 5, credentials: [{ name: 'one' }], limits: () => undefined }), {
+    message: /^limits: /,
+  })
 })
 
 t.test('a listener that throws is reported, and has no effect on others', async t => {

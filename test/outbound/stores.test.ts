@@ -2,8 +2,8 @@
 import t from 'tap'
 import type { Dispatcher } from 'undici'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import type { GiveBackRequest } from '../../src/core/store.js'
-import { createShaper, type RunContext, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
+import type { GiveBackRequest, Store } from '../../src/core/store.js'
+import { createShaper, type RunContext, type ShaperOptions, StoreError, shape } from '../../src/index.js'
 import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
@@ -17,7 +17,9 @@ async function pair(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
   const store = createMemoryStore({ clock })
   const record: string[] = []
-  const shapers = [0, 1].map(() => createShaper({ rate: '10/s', capacity: 20, clock, store, ...options }))
+  const shapers = [0, 1].map(() =>
+    createShaper({ rate: '10/s', capacity: 20, clock, store, ...options } as ShaperOptions),
+  )
   const send = (place: number, name: string, key = '', more = {}) =>
     shapers[place]!.run(key, () => void record.push(`${name} at ${clock.now()}`), more)
   return { clock, store, shapers: shapers as [(typeof shapers)[0], (typeof shapers)[0]], record, send }
@@ -79,7 +81,7 @@ t.test('with a store, too, two releases are never closer than a period less 0.5 
   let wakes = 0
   const clock = createVirtualClock({ lateness: () => (wakes++ % 5 === 0 ? 6 : 0) })
   const store = createMemoryStore({ clock })
-  const shaper = createShaper({ rate: '20/s', capacity: 200, clock, store })
+  const shaper = createShaper({ rate: '20/s', capacity: 200, clock, store: store as never })
   const times: number[] = []
   const calls = Array.from({ length: 100 }, () => shaper.run(() => void times.push(clock.now())))
   await pass(clock, 5_200)
@@ -91,7 +93,7 @@ t.test('with a store, too, two releases are never closer than a period less 0.5 
 t.test('a call that is aborted during such a delay does not run, and costs the others nothing', async t => {
   let late = 0
   const clock = createVirtualClock({ lateness: () => late })
-  const shaper = createShaper({ rate: '10/s', capacity: 200, clock, store: createMemoryStore({ clock }) })
+  const shaper = createShaper({ rate: '10/s', capacity: 200, clock, store: createMemoryStore({ clock }) as never })
   await shaper.admit()
   const times: number[] = []
   const note = () => void times.push(clock.now())
@@ -132,7 +134,7 @@ for (const [maxWait, costsBack] of [
         return memory.giveBack(request)
       },
     }
-    const intercept = shape({ rate: '1000/s', capacity: 2, maxWait, key: 'all', store, clock })
+    const intercept = shape({ rate: '1000/s', capacity: 2, maxWait, key: 'all', store: store as never, clock })
     await settled()
     intercept.shaper.pause(5)
     const failed: string[] = []
@@ -160,7 +162,7 @@ t.test('with a store, too, a charge above the capacity and then the true one lea
   for (const distance of [0, 1.5]) {
     const clock = createVirtualClock()
     const store = distant(createMemoryStore({ clock }), clock, distance)
-    const shaper = createShaper({ rate: '1/s', capacity: 10, clock, store })
+    const shaper = createShaper({ rate: '1/s', capacity: 10, clock, store: store as never })
     const wait = (ms: number) => new Promise<void>(resolve => clock.at(clock.now() + ms, resolve))
     let runs = 0
     async function loop(): Promise<void> {
@@ -190,7 +192,7 @@ t.test(
       rate: '1/s',
       capacity: 20,
       clock,
-      store: distant(createMemoryStore({ clock }), clock, 2),
+      store: distant(createMemoryStore({ clock }), clock, 2) as never,
     })
     const step = async (until: number) => {
       for (let at = clock.now() + 1; at <= until; at += 1) {
@@ -232,7 +234,7 @@ for (const [rate, capacity, cost] of [
 ] as const) {
   t.test(`with a store, too, retryAfterMs is enough for a cost of ${cost}, of ${capacity}`, async t => {
     const clock = createVirtualClock()
-    const shaper = createShaper({ rate, capacity, clock, store: createMemoryStore({ clock }) })
+    const shaper = createShaper({ rate, capacity, clock, store: createMemoryStore({ clock }) as never })
     const offer = async (): Promise<number> => {
       let retryAfterMs = 0
       shaper.admit('', { cost }).catch(error => {
@@ -258,7 +260,7 @@ for (const [rate, capacity, cost] of [
 
 t.test('with a store, too, calls that a pause holds count in retryAfterMs', async t => {
   const clock = createVirtualClock()
-  const shaper = createShaper({ rate: '10/s', capacity: 3, clock, store: createMemoryStore({ clock }) })
+  const shaper = createShaper({ rate: '10/s', capacity: 3, clock, store: createMemoryStore({ clock }) as never })
   await settled()
   shaper.pause('5s')
   for (let at = 0; at < 3; at += 1) void shaper.admit()
@@ -327,7 +329,13 @@ t.test('a pause of one shaper is a pause of all within a second', async t => {
 t.test('with a store, requests leave at the whole rate, also where connections open late', async t => {
   for (const connectMs of [0, 30]) {
     const clock = createVirtualClock()
-    const intercept = shape({ rate: '20/s', capacity: 40, key: 'all', store: createMemoryStore({ clock }), clock })
+    const intercept = shape({
+      rate: '20/s',
+      capacity: 40,
+      key: 'all',
+      store: createMemoryStore({ clock }) as never,
+      clock,
+    })
     const controller = { abort: () => undefined } as unknown as Dispatcher.DispatchController
     const times: number[] = []
     const send = intercept((_, handler) => {
@@ -358,7 +366,7 @@ t.test('two hundred answers that ask for one pause move its end a few times, and
     return memory.exchange(name, news)
   }
   const store = { ...through(memory, run => run()), exchange }
-  const intercept = shape({ rate: '1000/s', capacity: 400, key: 'all', store, clock })
+  const intercept = shape({ rate: '1000/s', capacity: 400, key: 'all', store: store as never, clock })
   const { shaper } = intercept
   const answers: (() => void)[] = []
   const controller = { abort: () => undefined } as unknown as Dispatcher.DispatchController
@@ -411,7 +419,7 @@ t.test('a store of one\u2019s own is not closed; one that is gone leaves each it
       closed = true
     },
   }
-  const shaper = createShaper({ rate: '10/s', capacity: 20, clock, store })
+  const shaper = createShaper({ rate: '10/s', capacity: 20, clock, store: store as never })
   await shaper.admit()
   gone = true
   await pass(clock, 1_500)
@@ -428,7 +436,12 @@ for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']
   const create = (clock: VirtualClock, options: Partial<ShaperOptions>) => {
     const memory = createMemoryStore({ clock })
     const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
-    return createShaper({ rate: '10/s', clock, ...(kind !== 'without a store' && { store }), ...options })
+    return createShaper({
+      rate: '10/s',
+      clock,
+      ...(kind !== 'without a store' && { store }),
+      ...options,
+    } as ShaperOptions)
   }
 
   t.test(`${kind}: a burst leaves together, and then the rate holds`, async t => {
@@ -471,7 +484,12 @@ for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']
       const memory = createMemoryStore({ clock })
       const distance = kind.endsWith('away') ? 1.5 : 0
       const store = distance > 0 ? distant(memory, clock, distance) : memory
-      const shaper = createShaper({ rate: from, capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+      const shaper = createShaper({
+        rate: from,
+        capacity: 10,
+        clock,
+        ...(kind !== 'without a store' && { store: store as never }),
+      })
       await pass(clock, 200)
       const start = clock.now()
       const times: number[] = []
@@ -490,7 +508,12 @@ for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']
     const clock = createVirtualClock()
     const memory = createMemoryStore({ clock })
     const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
-    const shaper = createShaper({ rate: '10/s', capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+    const shaper = createShaper({
+      rate: '10/s',
+      capacity: 10,
+      clock,
+      ...(kind !== 'without a store' && { store: store as never }),
+    })
     await pass(clock, 200)
     const times: number[] = []
     const calls = Array.from({ length: 4 }, () => shaper.run(() => void times.push(clock.now() - 200)))
@@ -507,7 +530,12 @@ for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']
     const clock = createVirtualClock()
     const memory = createMemoryStore({ clock })
     const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
-    const shaper = createShaper({ rate: '10/s', capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+    const shaper = createShaper({
+      rate: '10/s',
+      capacity: 10,
+      clock,
+      ...(kind !== 'without a store' && { store: store as never }),
+    })
     await pass(clock, 200)
     void shaper.run(() => undefined)
     const expired: number[] = []

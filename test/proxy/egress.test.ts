@@ -2,6 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
+import { ProxyAgent, request } from 'undici'
 import { parseConfig } from '../../src/config/load.js'
 import type { ResolveName } from '../../src/proxy/egress/egress.js'
 import { makeCertificate } from '../servers/certificate.js'
@@ -629,3 +630,23 @@ t.test('a tunnel ends when either side breaks, and when the program shuts down',
   await upstream.until(() => ofThird.closed)
   t.same(rig.outcomes, ['all forwarded 200', 'all forwarded 200', 'all forwarded 200'])
 })
+
+t.test(
+  "Node's fetch behind a ProxyAgent: each request is seen with proxyTunnel: false, else each connection",
+  async t => {
+    for (const proxyTunnel of [false, true]) {
+      const upstream = await httpUpstream(t, (_req, res) => res.end('ok'))
+      const { host } = new URL(upstream.url)
+      const rig = await startRig(t, { ...ALL_OFF, egress: { allow: [host] } }, { egress: {} })
+      const dispatcher = new ProxyAgent({ uri: `http://127.0.0.1:${rig.port}`, proxyTunnel })
+      for (let count = 0; count < 3; count += 1) {
+        const { body } = await request(upstream.url, { dispatcher })
+        t.equal(await body.text(), 'ok')
+      }
+      await dispatcher.close()
+      await rig.until(({ outcomes }) => outcomes.length > 0)
+      // A connection more is opened where the first is not ready again.
+      t.ok(proxyTunnel ? rig.outcomes.length < 3 : rig.outcomes.length === 3, `${rig.outcomes}`)
+    }
+  },
+)

@@ -428,3 +428,24 @@ t.test('a proxy that has drained waits for no pause', async t => {
   const before = rig.pacer.now()
   t.equal(rig.pacer.runAll(), before, 'nothing is planned any more')
 })
+
+t.test('a resource of an upstream that has nothing left pauses its own routes only', async t => {
+  const spent = { 'x-ratelimit-limit': '30', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset-after': '24' }
+  const upstream = await httpUpstream(t, (req, res) => {
+    res.writeHead(200, req.url!.startsWith('/search') ? spent : {}).end()
+  })
+  const own = { url: upstream.url, learn: true }
+  const rig = await startRig(t, {
+    upstream: own,
+    buckets: { ...TEN, searches: TEN.all },
+    routes: [
+      { match: { path: '/search*' }, upstream: { ...own, resource: 'search' }, buckets: ['searches'] },
+      { match: { path: '/code*' }, upstream: { ...own, resource: 'search', via: false }, buckets: ['searches'] },
+      { name: 'rest', buckets: ['all'] },
+    ],
+  })
+  const pauses = () => rig.proxy.context.routes.map(({ upstream }) => upstream!.gate.pausedFor(0))
+  await askOnce(t, rig, get('/search'))
+  t.same(pauses(), [24_000, 24_000, 0])
+  t.equal((await askOnce(t, rig, get('/repos'))).status, 200)
+})

@@ -2,11 +2,12 @@
  * Writes the profiles of upstreams out, as if the file had all of it: buckets, the routes that pass them, `learn` and `pauseOn`.
  * So whatever reads a configuration knows nothing of profiles. What the file says itself is left as it is.
  */
+import { parseRate } from '../../core/units.js'
 import { isObject } from '../checks/partial-config.js'
 import { type Profile, type ProfileName, profileBuckets, profiles } from '../profiles.js'
 
-/** How long a queue of a profile's bucket may get. It is ours, not the provider's. */
-const LONGEST_QUEUE = '30s'
+/** How long a queue of a profile's bucket may get, in ms. It is ours, not the provider's. */
+const LONGEST_QUEUE = 30_000
 
 type FileObject = Record<string, unknown>
 
@@ -53,10 +54,11 @@ function bucketsFor(profile: ProfileName, own: FileObject): FileObject {
     ([bucket]) => !Object.hasOwn(own, bucket) && !Object.hasOwn(own, bucketName(profile, bucket)),
   )
   return Object.fromEntries(
-    missing.map(([bucket, limits]) => [
-      bucketName(profile, bucket),
-      { key: 'all', ...limits, maxDelay: LONGEST_QUEUE },
-    ]),
+    missing.map(([bucket, limits]) => {
+      const { rate, burst = 0 } = limits
+      const capacity = Math.floor(burst + parseRate(rate) * LONGEST_QUEUE)
+      return [bucketName(profile, bucket), { key: 'all', ...limits, capacity }]
+    }),
   )
 }
 

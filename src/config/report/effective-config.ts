@@ -103,7 +103,7 @@ function upstreamOf(upstream: UpstreamSettings): object | string {
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
   const { maxConnectionAge, connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { profile, breaker, adapt, warmUp, pauseOn, retry, via, http2, learn } = upstream
+  const { profile, breaker, adapt, warmUp, pauseOn, retry, via, http2, learn, resource } = upstream
   return {
     url,
     ...(profile !== undefined && { profile }),
@@ -135,6 +135,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
     via,
     http2,
     learn,
+    ...(resource !== undefined && { resource }),
   }
 }
 

@@ -127,9 +127,14 @@ const options = {
     .prefault(false)
     .describe('Whether requests go over HTTP/2, e.g. true for gRPC; over TLS where it is https.'),
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
+  resource: text('the name of a resource', 'use e.g. "search"')
+    .exactOptional()
+    .describe(
+      'In which of the limits of its URL the requests count, e.g. "search"; pauses and learnt rates are its own.',
+    ),
 }
 
-const { hostHeader: _hostHeader, http2: _http2, profile: _profile, ...common } = options
+const { hostHeader: _hostHeader, http2: _http2, profile: _profile, resource: _resource, ...common } = options
 
 /** Options that suit all origins of egress. Whose they are, and the names they are asked by and have to prove, are their own. */
 export const egressOptions = {

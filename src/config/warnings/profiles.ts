@@ -21,12 +21,11 @@ export function profileWarnings(settings: Settings, wallNow: number): Warning[] 
 
 /** The figures of a profile that are limits of its buckets, with the names of these. */
 export function figuresInUse(profile: ProfileName, buckets: readonly BucketSettings[]) {
-  return figuresOf(profile).flatMap(({ bucket, figure }) => {
+  return figuresOf(profile).flatMap(({ bucket, kind, figure }) => {
     const name = bucketName(profile, bucket)
     const limits = buckets.find(each => each.name === name)?.limits
     const { value } = figure
-    const inUse = typeof value === 'number' ? limits?.maxInFlight === value : limits?.rate === parseRate(value)
-    return inUse ? [{ name, figure }] : []
+    return limits?.[kind] === (typeof value === 'number' ? value : parseRate(value)) ? [{ name, figure }] : []
   })
 }
 

@@ -1,4 +1,4 @@
-import { type Fields, trimValue } from './field-values.js'
+import { type Fields, LONGEST, readDecimal, trimValue } from './field-values.js'
 
 const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec']
 
@@ -44,13 +44,18 @@ function fullYear(twoDigits: number, wallNow: number): number {
   return latest - ((((latest - twoDigits) % 100) + 100) % 100)
 }
 
+/** For how long a cache had an answer (RFC 9111 5.1), in ms. Of its waits so much is over. */
+export function readAge(fields: Fields): number {
+  return Math.min((readDecimal(fields('age')) ?? 0) * 1_000, LONGEST)
+}
+
 /**
- * The time of an answer by the server's own clock (its Date field), so that a difference of clocks does not matter.
+ * The present time by the server's own clock (its Date field), so that a difference of clocks does not matter.
  * Date is in whole seconds, rounded down.
  *
  * @returns `at` in ms since 1970, and `grain`, the ms by which it may be too early
  */
 export function readAnswerTime(fields: Fields, wallNow: number): { readonly at: number; readonly grain: number } {
   const date = readHttpDate(fields('date'), wallNow)
-  return date === undefined ? { at: wallNow, grain: 0 } : { at: date, grain: 1_000 }
+  return date === undefined ? { at: wallNow, grain: 0 } : { at: date + readAge(fields), grain: 1_000 }
 }

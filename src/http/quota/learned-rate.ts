@@ -11,7 +11,7 @@
  * long, which is 10 % of a window of 10 s. In a shorter window that second is too much: in a window of 1 s `reset` is
  * always 1, and `remaining / 1 s` falls with `remaining`, so a third is never used. In short windows T is therefore
  * `reset - grain`, its least possible value, if a base bounds the rate: pacing at the base cannot use up such a window
- * alone. If that T is not above 0, `remaining` says nothing. An estimated window counts as short only after one whole
+ * alone. If that T is not above 0, `remaining` says nothing, unless it is 0. An estimated window counts as short only after one whole
  * window has passed. Otherwise a client that comes in the last second of an hour would estimate a window of one second.
  *
  * **Others, near the end.** Our next request comes in T / remaining. Others go on until then. Suppose others took n
@@ -20,8 +20,10 @@
  * request waits for the reset. So at most about sqrt(2 n) requests are left to the others, and none if we are alone.
  *
  * **Allowed** is the lesser of the base and what is left, until the reset. After it, the base. The base is kept for 10
- * windows without news. **Nothing left** means a pause of T, then the base. The rate is never 0: at least one request
- * per reset gets through, or nothing new would be learned.
+ * windows without news. **Nothing left** means a pause until the reset, then the base. In a short window that we have used
+ * up alone the pause ends one window after the oldest of these requests, if that is sooner. At the base rate that is about the
+ * next slot, so it is none, and the rounded reset costs nothing. After a burst it is the end of the window. The rate is never 0: at least one
+ * request per reset gets through, or nothing new would be learned.
  *
  * Without a `reset`, what is left determines no rate. Once nothing is left, the window bounds the pause, but to at most
  * a minute, because most of a long window may be over.
@@ -34,6 +36,9 @@ const SHORT_WINDOW = 10_000
 
 /** Windows without news until the base is forgotten. */
 const MEMORY = 10
+
+/** Requests in a short window whose times are kept. */
+const MOST_OWN = 1_000
 
 /** ms. The longest pause if the end of the window is unknown. */
 const BLIND_PAUSE = 60_000
@@ -55,6 +60,8 @@ export class LearnedRate {
   /** What would be left if only we had taken requests since `#windowSeenAt`. */
   #expectedRemaining = 0
   #windowSeenAt = 0
+  /** When own requests were answered in a short window, in ms. */
+  readonly #own: number[] = []
 
   /** Monotonic ms until which the upstream has nothing left; -Infinity: it never said so. */
   get pausedUntil(): number {
@@ -75,13 +82,16 @@ export class LearnedRate {
   learn(quota: Quota, now: number, cost = 1): void {
     this.#expire(now)
     const window = this.#learnBase(quota, now)
-    const isWhole = quota.window !== undefined || now >= this.#wholeAt
     const { remaining, reset, grain } = quota
     if (remaining === undefined) return
-    const isShort = isWhole && this.#base < Infinity && window !== undefined && window < SHORT_WINDOW
-    const time = reset === undefined ? undefined : isShort ? reset - grain : reset
+    const shortWindow = this.#isShort(quota, window, now) ? window : undefined
     const others = this.#countOthers(remaining, now, cost)
-    if (remaining < 1) return this.#stop(time ?? Math.min(window ?? 0, BLIND_PAUSE), now)
+    if (shortWindow !== undefined && cost === 1) this.#log(now, shortWindow)
+    if (remaining < 1) {
+      const pause = shortWindow === undefined ? reset : this.#shortPause(quota, shortWindow, now)
+      return this.#stop(pause ?? Math.min(window ?? 0, BLIND_PAUSE), now)
+    }
+    const time = reset === undefined || shortWindow === undefined ? reset : reset - grain
     if (time === undefined || time <= 0) return this.#leave(Infinity, now)
     const expected = others * Math.min(1, time / (now - this.#windowSeenAt))
     const isForOthers = 2 * expected > remaining * (remaining - 1)
@@ -114,6 +124,18 @@ export class LearnedRate {
     return length
   }
 
+  #isShort(quota: Quota, window: number | undefined, now: number): boolean {
+    const isWhole = quota.window !== undefined || now >= this.#wholeAt
+    return isWhole && this.#base < Infinity && window !== undefined && window < SHORT_WINDOW
+  }
+
+  /** An own request has been answered. */
+  #log(now: number, window: number): void {
+    this.#own.push(now)
+    // A little longer than the window, because answers do not take equally long.
+    while (this.#own[0]! < now - 1.25 * window || this.#own.length > 2 * MOST_OWN) this.#own.shift()
+  }
+
   /** @returns how many requests others took in this window since its first answer */
   #countOthers(remaining: number, now: number, cost: number): number {
     if (remaining > this.#lastRemaining) {
@@ -122,6 +144,15 @@ export class LearnedRate {
     } else this.#expectedRemaining -= cost
     this.#lastRemaining = remaining
     return Math.max(0, this.#expectedRemaining - remaining)
+  }
+
+  /** ms to send nothing in a short window that is used up. */
+  #shortPause({ limit, reset, grain }: Quota, window: number, now: number): number | undefined {
+    if (reset === undefined || limit! > MOST_OWN) return reset && reset - grain
+    const oldest = this.#own.at(-Math.ceil(limit!))
+    if (oldest === undefined) return reset
+    const pause = Math.min(reset, oldest + window - now)
+    return limit! > 1 && pause < (1.5 * window) / limit! ? 0 : pause
   }
 
   #stop(time: number, now: number): void {

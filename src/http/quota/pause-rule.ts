@@ -32,15 +32,19 @@ function isLimit(fields: Fields): boolean {
 }
 
 /**
- * How long to send nothing after an answer: its Retry-After, else the end of the window whose quota is used up, else
- * the rule's default. At most the rule's `max`.
+ * How long to send nothing after an answer: as long as it says, else the rule's default. At most the rule's `max`.
  *
  * @param wallNow ms since 1970
  * @returns ms; 0: no pause
  */
 export function pauseAfter(rule: PauseRule, status: number, fields: Fields, wallNow: number): number {
   if (!hasStatus(rule.status, status, fields)) return 0
-  return Math.min(readRetryAfter(fields, wallNow) ?? untilReset(fields, wallNow) ?? rule.default, rule.max)
+  return Math.min(namedPause(fields, wallNow) ?? rule.default, rule.max)
+}
+
+/** How long an answer says to wait: its Retry-After, else the end of the window whose quota is used up. ms; undefined: it does not. */
+export function namedPause(fields: Fields, wallNow: number): number | undefined {
+  return readRetryAfter(fields, wallNow) ?? untilReset(fields, wallNow)
 }
 
 /**

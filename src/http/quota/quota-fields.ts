@@ -1,5 +1,5 @@
 import { type Fields, type Limited, LONGEST, type Quota, readDecimal } from './field-values.js'
-import { type QuotaReset, readReset } from './reset.js'
+import { EPOCH_MS, type QuotaReset, readReset } from './reset.js'
 import { type Bare, type Member, parseDictionary, parseList } from './structured-fields.js'
 
 export { type Fields, followersOf, LIMITED, type Limited, type Quota } from './field-values.js'
@@ -26,6 +26,7 @@ type Dialect = (fields: Fields, wallNow: number) => readonly Quota[]
 
 /** Dialects that say more come first. */
 const DIALECTS: readonly Dialect[] = [
+  anthropicPlan,
   namedItems,
   keyedItems,
   kong,
@@ -38,8 +39,9 @@ const DIALECTS: readonly Dialect[] = [
     reset: [],
     windowField: 'x-hubspot-ratelimit-interval-milliseconds',
   }),
-  rows(prefixed('x-ratelimit', ['x-ratelimit-reset-after', 'x-ratelimit-reset'])),
-  rows(prefixed('x-rate-limit')),
+  rows(prefixed('x-ratelimit', ['x-ratelimit-reset-after', 'x-ratelimit-reset', 'x-ratelimit-reset-ms'])),
+  rows(prefixed('x-rate-limit', ['x-rate-limit-reset', 'x-rate-limit-reset-ms'])),
+  shopify,
 ]
 
 /** Limits on the tokens of language models. */
@@ -60,6 +62,11 @@ const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hou
     window,
   }),
 )
+
+/** Which of its limits an answer is about, where an API has several: GitHub's `core`, `search` and others. */
+export function resourceOf(fields: Fields): string | undefined {
+  return /^[\w.-]{1,64}$/.exec(fields('x-ratelimit-resource') ?? '')?.[0]
+}
 
 /**
  * Reads the limits that an answer announces: the most restrictive one on requests, and the most restrictive one on tokens.
@@ -121,6 +128,30 @@ function named(text: string | undefined): readonly Member[] {
   return (parseList(text) ?? []).filter(({ value }) => typeof value === 'string')
 }
 
+/** Anthropic's plans tell a share that is used. Only when nothing is left does it say how many requests that is. */
+function anthropicPlan(fields: Fields, wallNow: number): Quota[] {
+  const told = (what: string) => fields(`anthropic-ratelimit-unified-${what}`)
+  const isUsedUp = told('status') === 'rejected' && told('overage-status') !== 'allowed'
+  const quotas: Quota[] = []
+  if (isUsedUp)
+    add(quotas, { limit: undefined, window: undefined, remaining: 0, end: readReset(told('reset'), fields, wallNow) })
+  return quotas
+}
+
+/** ms in which Shopify's bucket drains: 40 at 2/s, 80 at 4/s, 400 at 20/s. */
+const SHOPIFY_WINDOW = 20_000
+
+/** Shopify's leaky bucket: `39/40` are in it. When it is full one more fits as soon as one has drained. */
+function shopify(fields: Fields): Quota[] {
+  const [, used, size] = /^\s*(\d{1,9})\/(\d{1,9})\b/.exec(fields('x-shopify-shop-api-call-limit') ?? '') ?? []
+  const [limit, window] = [Number(size), SHOPIFY_WINDOW]
+  const remaining = Math.max(0, limit - Number(used))
+  const quotas: Quota[] = []
+  const end = remaining < 1 ? { reset: window / limit, grain: 0 } : undefined
+  if (limit >= 1) add(quotas, { limit, window, remaining, end })
+  return quotas
+}
+
 /** Draft 07: `RateLimit: limit=100, remaining=50, reset=5`. */
 function keyedItems(fields: Fields, wallNow: number): Quota[] {
   const members = parseDictionary(fields('ratelimit')) ?? []
@@ -176,7 +207,10 @@ function rows(...all: readonly Row[]): Dialect {
 
 function endOf({ reset }: Row, fields: Fields, wallNow: number): QuotaReset | undefined {
   for (const name of reset) {
-    const found = readReset(fields(name), fields, wallNow)
+    const text = fields(name)
+    // It may also be ms since 1970, which are known by their size.
+    const isMs = name.endsWith('-ms') && Number(text) < EPOCH_MS
+    const found = readReset(isMs ? `${text!.trim()}ms` : text, fields, wallNow)
     if (found !== undefined) return found
   }
   return undefined

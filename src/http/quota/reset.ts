@@ -1,15 +1,18 @@
 import { type Fields, LONGEST, readDecimal, trimValue } from './field-values.js'
-import { readAnswerTime, readHttpDate } from './http-date.js'
+import { readAge, readAnswerTime, readHttpDate } from './http-date.js'
 
 /** A number from here on is not a wait in seconds but seconds since 1970 (here: the year 2001). */
 const EPOCH_SECONDS = 1e9
 
 /** A number from here on is milliseconds since 1970 (here: the year 1973). */
-const EPOCH_MS = 1e11
+export const EPOCH_MS = 1e11
 
 const UNIT_MS = [86_400_000, 3_600_000, 60_000, 1_000, 1]
 const DURATION = /^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$/
-const TIMESTAMP = /^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?(?:[Zz]|([+-]\d\d:\d\d))$/
+/** RFC 3339, and ISO 8601 without a zone: then it is UTC. */
+const TIMESTAMP = /^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?(?: ?(?:[Zz]|UTC|GMT)| ?([+-]\d\d):?(\d\d))?$/
+/** Between the lines of a field. Not the comma in an HTTP-date. */
+const COMMA = /(?<![A-Z][a-z]{2,8}),/
 
 /** In ms. */
 export interface QuotaReset {
@@ -20,21 +23,32 @@ export interface QuotaReset {
 
 /**
  * Reads the time until a window ends. It understands seconds, seconds or ms since 1970 (told apart by size), a duration
- * such as `6m0s` or `120ms`, a time of RFC 3339, and an HTTP-date. Absolute times are compared with the answer's own
- * Date.
+ * such as `6m0s` or `120ms`, a time of ISO 8601, and an HTTP-date. Absolute times are compared with the answer's own
+ * Date. Proxies may add lines: the longest counts.
  *
  * @param wallNow ms since 1970
+ * @returns undefined if it says nothing that makes sense
  */
 export function readReset(text: string | undefined, fields: Fields, wallNow: number): QuotaReset | undefined {
-  const trimmed = trimValue(text)
-  if (trimmed === undefined || trimmed === '') return undefined
-  const wait = readWait(trimmed)
-  if (wait !== undefined) return wait.reset <= LONGEST ? wait : undefined
-  const end = readEnd(trimmed, wallNow)
+  const found = readTime(text, fields, wallNow)
+  return found !== undefined && found.reset <= LONGEST ? found : undefined
+}
+
+/** As `readReset`, however long it is. */
+export function readTime(text: string | undefined, fields: Fields, wallNow: number): QuotaReset | undefined {
+  const all = text?.split(COMMA).map(line => readLine(trimValue(line), fields, wallNow)) ?? []
+  const readable = all.filter(each => each !== undefined)
+  return readable.sort((one, other) => other.reset - one.reset)[0]
+}
+
+function readLine(text: string | undefined, fields: Fields, wallNow: number): QuotaReset | undefined {
+  if (text === undefined || text === '') return undefined
+  const wait = readWait(text)
+  if (wait !== undefined) return { ...wait, reset: Math.max(0, wait.reset - readAge(fields)) }
+  const end = readEnd(text, wallNow)
   if (end === undefined) return undefined
   const answered = readAnswerTime(fields, wallNow)
-  const reset = Math.max(0, end.at - answered.at)
-  return reset <= LONGEST ? { reset, grain: end.grain + answered.grain } : undefined
+  return { reset: Math.max(0, end.at - answered.at), grain: end.grain + answered.grain }
 }
 
 function readWait(text: string): QuotaReset | undefined {
@@ -54,12 +68,12 @@ function readEnd(text: string, wallNow: number): { readonly at: number; readonly
   if (number !== undefined) {
     return number < EPOCH_MS ? { at: number * 1_000, grain: grainOfSeconds(text) } : { at: number, grain: 1 }
   }
-  const [, day, time, fraction = '', zone = 'Z'] = TIMESTAMP.exec(text) ?? []
+  const [, day, time, fraction = '', hours = '+00', minutes = '00'] = TIMESTAMP.exec(text) ?? []
   if (day === undefined) {
     const at = readHttpDate(text, wallNow)
     return at === undefined ? undefined : { at, grain: 1_000 }
   }
-  const at = Date.parse(`${day}T${time}${fraction.slice(0, 4)}${zone}`)
+  const at = Date.parse(`${day}T${time}${fraction.slice(0, 4)}${hours}:${minutes}`)
   return Number.isNaN(at) ? undefined : { at, grain: grainOfSeconds(fraction) }
 }
 

@@ -8,16 +8,16 @@ import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../../core/priority.js'
 import type { Cost } from '../../core/queue/lane.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import { unknownOption } from '../option-reader.js'
-import type { Costs } from '../options.js'
+import type { CostOf, Costs } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
 /** Options of one call. */
-export interface CallOptions {
+export interface CallOptions<Name extends string = string> {
   /**
    * Cost units that it adds to its bucket, which it holds for cost / rate. Default 1. Where there are several buckets: in each of them,
    * or by their names. One that is not named costs 1.
    */
-  readonly cost?: number | Costs
+  readonly cost?: CostOf<Name>
   /** Takes the call out of the queue and frees its place and cost. After the release it aborts the signal of a run. */
   readonly signal?: AbortSignal
   /** `"10s"`, or ms. Default: the shaper's. */
@@ -29,12 +29,12 @@ export interface CallOptions {
 }
 
 /** Options of one call whose function the shaper runs. */
-export interface RunOptions extends CallOptions {
+export interface RunOptions<Name extends string = string> extends CallOptions<Name> {
   /**
-   * How long one try of the function may take: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the
+   * How long one try of the function may take: `"30s"`, or ms. Then the run fails with TimeoutError, its place is free, and the
    * signal of the function is aborted. Default: no bound.
    */
-  readonly expiration?: string | number
+  readonly timeout?: string | number
 }
 
 /** Options after reading: ms. */
@@ -46,7 +46,7 @@ export interface CallSettings extends Cost {
 }
 
 export interface RunSettings extends CallSettings {
-  readonly expiration: number | undefined
+  readonly timeout: number | undefined
 }
 
 /** The names of the buckets of a shaper. Undefined: there is only one. */
@@ -54,7 +54,7 @@ export type BucketNames = readonly string[] | undefined
 
 /** Every option of a call. */
 const CALL_OPTIONS = ['cost', 'signal', 'maxWait', 'priority', 'id'] as const satisfies (keyof CallOptions)[]
-export const RUN_OPTIONS = [...CALL_OPTIONS, 'expiration'] as const satisfies (keyof RunOptions)[]
+export const RUN_OPTIONS = [...CALL_OPTIONS, 'timeout'] as const satisfies (keyof RunOptions)[]
 
 const DEFAULTS: RunSettings = {
   cost: 1,
@@ -62,7 +62,7 @@ const DEFAULTS: RunSettings = {
   maxWait: undefined,
   priority: DEFAULT_PRIORITY,
   id: undefined,
-  expiration: undefined,
+  timeout: undefined,
 }
 
 /** @throws TypeError or RangeError for invalid options */
@@ -76,11 +76,11 @@ export function readCallOptions(options: CallOptions | undefined, names: BucketN
 export function readRunOptions(options: RunOptions | undefined, names: BucketNames): RunSettings {
   if (options === undefined) return DEFAULTS
   checkOptions(options, RUN_OPTIONS, '{ cost: 2 }')
-  const { expiration } = options
+  const { timeout } = options
   const settings = settingsOf(options, names)
-  const ms = expiration === undefined ? undefined : readMs('expiration', expiration)
-  if (ms === 0) throw new RangeError('expiration: 0 lets no function end; use e.g. "30s"')
-  return { ...settings, expiration: ms }
+  const ms = timeout === undefined ? undefined : readMs('timeout', timeout)
+  if (ms === 0) throw new RangeError('timeout: 0 lets no function end; use e.g. "30s"')
+  return { ...settings, timeout: ms }
 }
 
 function settingsOf({ cost = 1, signal, maxWait, priority, id }: CallOptions, names: BucketNames): CallSettings {

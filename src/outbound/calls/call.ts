@@ -84,9 +84,13 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   /** What events tell of it. */
   protected get told(): CallEvent {
-    const { context, key, cost, costs } = this
-    const name = context.credentials === undefined ? key : (this.route?.name ?? key)
-    return { key: name, cost, ...(costs && { costs }), ...(this.#id !== undefined && { id: this.#id }) }
+    const { key, cost, costs } = this
+    return {
+      key: this.route?.name ?? key,
+      cost,
+      ...(costs && { costs }),
+      ...(this.#id !== undefined && { id: this.#id }),
+    }
   }
 
   get maxWait(): number {
@@ -122,7 +126,13 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (context.failure !== undefined) return this.#refused(context.failure)
     const refusal = context.credentials === undefined ? undefined : context.refusalInFront(this)
     if (refusal !== undefined) return this.#refused(refusal)
-    const queue = context.queueOf(this.key, this.arrivedAt)
+    let queue: KeyQueue | undefined
+    try {
+      queue = context.queueOf(this.key, this.arrivedAt)
+    } catch (error) {
+      // The limits of its key are wrong.
+      return this.#refused(error as Error)
+    }
     if (queue === undefined) return this.#refused(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
     this.route = queue
     queue.calls += 1
@@ -167,6 +177,15 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#wait()
     this.#moveTo(context.queueOf(this.key, context.clock.now())!)
     context.credentials!.putBack(this)
+  }
+
+  /** From now on it waits in this queue. It has waited in another one, or was in flight and is not any more. */
+  protected joinQueue(queue: KeyQueue): void {
+    if (this.#cancelRetry !== undefined) return this.#moveTo(queue)
+    this.#withdraw()
+    this.#ticket = undefined
+    this.#wait()
+    this.giveTo(queue)
   }
 
   #moveTo(queue: KeyQueue): void {
@@ -404,7 +423,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #ended(): void {
     this.route.calls -= 1
     this.context.calls -= 1
-    if (this.context.calls === 0) this.context.idle()
+    if (this.context.calls === 0) this.context.allEnded()
   }
 
   #wait(): void {

@@ -8,7 +8,7 @@ import { checkKey, type RunOptions } from './call-options.js'
 import type { RunContext } from './run-call.js'
 
 /** Options of `map`: those of `run`, for each item. */
-export interface MapOptions<Item> extends RunOptions {
+export interface MapOptions<Item, Name extends string = string> extends RunOptions<Name> {
   /** The queue, or a function of the item. Default `''`. */
   readonly key?: string | ((item: Item) => string)
 }

@@ -7,7 +7,7 @@ import { isSignal, unwatch, watch } from './abort-signals.js'
 import { type CallOptions, checkKey, checkOptions, readCallOptions } from './call-options.js'
 
 /** Options of `room`: the cost of the call to come, and a signal that ends the wait. */
-export type RoomOptions = Pick<CallOptions, 'cost' | 'signal'>
+export type RoomOptions<Name extends string = string> = Pick<CallOptions<Name>, 'cost' | 'signal'>
 
 export async function untilRoom(context: CallContext, key: string, options: RoomOptions = {}): Promise<void> {
   checkKey(key)

@@ -1,26 +1,26 @@
 /**
  * A call of a function in its turn.
  *
- * Each try of the function is a `Run`. It ends once: with its result, with an error, or because it has expired. What comes later
+ * Each try of the function is a `Run`. It ends once: with its result, with an error, or because its time is over. What comes later
  * of it does nothing, but for `charge`: the true cost may be known only when a stream has ended.
  */
 import { quote } from '../../config/messages.js'
 import type { Cancel } from '../../core/clock.js'
 import type { CallContext } from '../call-context.js'
-import { ExpirationError } from '../errors.js'
-import type { Costs } from '../options.js'
+import { TimeoutError } from '../errors.js'
+import type { CostOf, Costs } from '../options.js'
 import { unwatch, watch } from './abort-signals.js'
 import { type RunOptions, readMs, readRunOptions } from './call-options.js'
 import { Charge } from './charge.js'
 import { PromisedCall } from './promised-call.js'
 
 /** What the function of `run` is called with. */
-export interface RunContext {
+export interface RunContext<Name extends string = string> {
   /** The key of the call, or the name of the credential that it takes. */
   readonly key: string
   /** 1 for the first try. */
   readonly attempt: number
-  /** Aborted when the run expires, or with the signal of the call. */
+  /** Aborted at the `timeout`, or with the signal of the call. */
   readonly signal: AbortSignal
   /**
    * Tells what the call really costs, in place of what was reserved: the total in each bucket, or by name. The last one counts,
@@ -28,14 +28,14 @@ export interface RunContext {
    *
    * @throws RangeError
    */
-  readonly charge: (cost: number | Costs) => void
+  charge(this: void, cost: CostOf<Name>): void
 }
 
 type Fn = (context: RunContext) => unknown
 
 export class RunCall extends PromisedCall<unknown> {
   readonly #fn: Fn
-  readonly #expiration: number | undefined
+  readonly #timeout: number | undefined
   #tries = 0
   /** Its function has returned no promise. */
   #returned: { readonly run: Run; readonly ms: number } | undefined
@@ -44,15 +44,15 @@ export class RunCall extends PromisedCall<unknown> {
     const settings = readRunOptions(options, context.names)
     super(context, key, settings)
     this.#fn = fn
-    this.#expiration = settings.expiration
-    // It may fail, or expire, in another one.
-    if (context.retry !== undefined || this.#expiration !== undefined) this.keepAsyncContext()
+    this.#timeout = settings.timeout
+    // It may fail, or time out, in another one.
+    if (context.retry !== undefined || this.#timeout !== undefined) this.keepAsyncContext()
   }
 
   protected override proceed(): boolean {
     this.#tries += 1
     const run = new Run(this, this.#tries, this.callerSignal)
-    if (this.#expiration !== undefined) this.#expireIn(run, this.#expiration)
+    if (this.#timeout !== undefined) this.#timeOutIn(run, this.#timeout)
     try {
       const result = this.#fn(run)
       if (isThenable(result)) {
@@ -78,11 +78,11 @@ export class RunCall extends PromisedCall<unknown> {
     if (this.#returned !== undefined) this.#tellDone(this.#returned)
   }
 
-  #expireIn(run: Run, ms: number): void {
+  #timeOutIn(run: Run, ms: number): void {
     const { clock } = this.context
-    run.cancelExpiration = clock.at(clock.now() + ms, () => {
+    run.cancelTimeout = clock.at(clock.now() + ms, () => {
       this.inAsyncContext(() => {
-        const error = new ExpirationError(this.key, ms)
+        const error = new TimeoutError(this.key, ms)
         run.abort(error)
         this.#failed(run, error)
       })
@@ -167,7 +167,7 @@ class Run implements RunContext {
   readonly key: string
   readonly attempt: number
   readonly startedAt: number
-  cancelExpiration: Cancel | undefined
+  cancelTimeout: Cancel | undefined
   readonly #charge: Charge
   readonly #callerSignal: AbortSignal | undefined
   #controller: AbortController | undefined
@@ -207,7 +207,7 @@ class Run implements RunContext {
   end(): boolean {
     if (this.#isOver) return false
     this.#isOver = true
-    this.cancelExpiration?.()
+    this.cancelTimeout?.()
     if (this.#callerSignal !== undefined && this.#controller !== undefined) unwatch(this.#callerSignal, this)
     return true
   }

@@ -13,6 +13,12 @@ type HandlerMethod = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' 
 /** How an attempt ended: before its request was written, with its answer or an error, or with an unwanted answer. */
 export type AttemptEnd = 'unsent' | 'sent' | 'discarded'
 
+/** Reads a body as it comes. */
+interface BodyReader {
+  read(chunk: Buffer): void
+  end(): void
+}
+
 /** The request that an attempt sends. */
 export interface Sender {
   /** The receiver of the answer, and the controller that it was given. */
@@ -22,6 +28,8 @@ export interface Sender {
   written(): void
   /** The head of its answer has arrived. Discards it on the attempt if the handler must not get it. */
   answered(attempt: Attempt, real: Controller, status: number, headers: IncomingHttpHeaders): void
+  /** The connection has failed before an answer. True: the request will be sent again, and this attempt is forgotten. */
+  isSentAgain(error: Error): boolean
   /** The attempt has ended, successfully or not. */
   ended(end: AttemptEnd): void
   failed(error: Error): void
@@ -38,6 +46,9 @@ export class Attempt extends AsyncResource implements Handler {
   #failed = false
   /** Undefined: the handler gets the answer. */
   #unwanted: UnwantedAnswer | undefined
+  /** Reads along. */
+  #body: BodyReader | undefined
+  #hasHead = false
   readonly #clock: Clock
 
   constructor(sender: Sender, clock: Clock) {
@@ -50,6 +61,11 @@ export class Attempt extends AsyncResource implements Handler {
   discard(real: Controller): UnwantedAnswer {
     this.#unwanted = new UnwantedAnswer(this.#clock, real)
     return this.#unwanted
+  }
+
+  /** Something reads the body of the answer, whoever gets it. */
+  readAlong(body: BodyReader): void {
+    this.#body = body
   }
 
   /** The handler gets the answer after all. */
@@ -75,6 +91,7 @@ export class Attempt extends AsyncResource implements Handler {
 
   onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
     if (status >= 200) {
+      this.#hasHead = true
       const sender = this.#sender
       this.runInAsyncScope(sender.answered, sender, this, real, status, headers)
       if (this.#unwanted !== undefined || this.#over) return
@@ -83,6 +100,7 @@ export class Attempt extends AsyncResource implements Handler {
   }
 
   onResponseData(_: Controller, chunk: Buffer): void {
+    this.#body?.read(chunk)
     if (this.#unwanted !== undefined) this.#unwanted.read(chunk.length)
     else this.#callHandler('onResponseData', this.#sender.controller, chunk)
   }
@@ -99,6 +117,12 @@ export class Attempt extends AsyncResource implements Handler {
 
   /** May also come after the end, if the handler throws then. */
   onResponseError(_: Controller | undefined, error: Error): void {
+    const sender = this.#sender
+    if (!this.#over && !this.#hasHead && this.runInAsyncScope(sender.isSentAgain, sender, error)) {
+      this.#over = true
+      this.#failed = true
+      return
+    }
     this.#end()
     if (this.#unwanted !== undefined || this.#failed) return
     this.#failed = true
@@ -114,6 +138,7 @@ export class Attempt extends AsyncResource implements Handler {
   #end(): void {
     if (this.#over) return
     this.#over = true
+    this.#body?.end()
     this.#unwanted?.ended()
     this.#sender.ended(this.#unwanted !== undefined ? 'discarded' : this.#started ? 'sent' : 'unsent')
   }

@@ -7,17 +7,20 @@
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
-import { fieldsOf } from '../../http/quota/field-values.js'
-import { hasStatus, LONGEST_PAUSE, pauseAfter } from '../../http/quota/pause-rule.js'
+import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
+import { LimitInBody, mayTellInBody, UNNAMED_PAUSE } from '../../http/quota/limit-in-body.js'
+import { hasStatus, LONGEST_PAUSE, namedPause, pauseAfter } from '../../http/quota/pause-rule.js'
+import { resourceOf } from '../../http/quota/quota-fields.js'
 import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call, type CallFacts } from '../calls/call.js'
 import { Charge } from '../calls/charge.js'
-import type { Writer } from '../key-queues.js'
+import { ExpiredError } from '../errors.js'
+import type { KeyQueue, Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
 import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
 import { HeldController } from './held-controller.js'
-import { discard, isRepeatable, streamOf, withCredential } from './request-parts.js'
+import { discard, isNetworkError, isRepeatable, queueName, streamOf, withCredential } from './request-parts.js'
 
 type Options = Dispatcher.DispatchOptions
 
@@ -27,12 +30,22 @@ const LONGEST_CONNECT = 1_000
 /** The status of an answer to a credential that may not be valid (any more). */
 const UNAUTHORIZED = 401
 
+/** What is sent, and who gets the answer. */
+export interface Sent {
+  readonly dispatch: Dispatcher.Dispatch
+  readonly options: Options
+  readonly handler: Dispatcher.DispatchHandler
+  /** Its key without a resource, if that is learnt. Undefined: it is not. */
+  readonly keyAlone: string | undefined
+}
+
 export class HeldRequest extends Call implements Sender, Writer {
   readonly handler: Dispatcher.DispatchHandler
   readonly controller: HeldController
   readonly #dispatch: Dispatcher.Dispatch
   readonly #options: Options
   readonly #settings: RequestSettings<Options>
+  readonly #keyAlone: string | undefined
   /** The current attempt, and an earlier one's unwanted answer, which is still being read. */
   #attempt: Attempt | undefined
   #unwanted: UnwantedAnswer | undefined
@@ -41,16 +54,12 @@ export class HeldRequest extends Call implements Sender, Writer {
   /** Unwanted answers that have not ended, and whose places in flight are free already. */
   #placesLeft = 0
 
-  constructor(
-    context: CallContext,
-    settings: RequestSettings<Options>,
-    facts: CallFacts,
-    request: { dispatch: Dispatcher.Dispatch; options: Options; handler: Dispatcher.DispatchHandler },
-  ) {
+  constructor(context: CallContext, settings: RequestSettings<Options>, facts: CallFacts, request: Sent) {
     super(context, facts)
     this.#settings = settings
     this.#dispatch = request.dispatch
     this.#options = request.options
+    this.#keyAlone = request.keyAlone
     this.handler = request.handler
     this.controller = new HeldController(this.#onAbort)
     // Answers come in the context of their connection.
@@ -110,27 +119,97 @@ export class HeldRequest extends Call implements Sender, Writer {
   }
 
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
-    const { pauseOn, retry, learn } = this.#settings
-    const { context, route } = this
+    const { retry } = this.#settings
     this.#settle(status, headers)
     const fields = fieldsOf(headers)
-    const asked = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fields, Date.now())
-    const left = learn ? context.learned.learn(route, fields, this, pauseOn?.max ?? LONGEST_PAUSE) : 0
-    const pause = Math.max(asked, left)
-    if (pause > 0) context.pauses.announced(route, pause)
+    const route = this.#routeOf(fields)
+    const pause = this.#pause(route, attempt, status, fields)
+    if (route !== this.route) this.#gather()
     // A listener of `paused` may have aborted it.
     if (this.controller.aborted || (status === UNAUTHORIZED && this.#isMovedFromRefused(attempt, real))) return
     if (status < 300) this.#takeOut()
-    const isRetried = hasStatus(retry.status, status, fields)
-    if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
+    if (!hasStatus(retry.status, status, fields)) return
+    const backoff = namedPause(fields, Date.now()) === undefined ? this.#backoff() : 0
+    const wait = backoff > 0 ? Math.max(backoff, route.gate.pausedFor(this.context.clock.now())) : 0
+    if (!this.#mayRetry(wait)) return
     this.#retries += 1
     if (pause > 0 && this.#moveToOther(attempt, real)) return
+    if (route === this.route && backoff === 0) return this.#sendAgain(attempt, real)
+    this.#giveUpAnswer(attempt, real)
+    if (route === this.route) return this.retryIn(backoff, new ExpiredError(this.key, 0))
+    this.leaveFlight()
+    this.joinQueue(route)
+  }
+
+  /** At the head of its queue. The caller gets the answer after all where that would take too long. */
+  #sendAgain(attempt: Attempt, real: Dispatcher.DispatchController): void {
     this.controller.attach(undefined)
     this.#unwanted = attempt.discard(real)
     if (this.requeue()) return
     attempt.keep()
     this.#unwanted = undefined
     this.controller.attach(real)
+  }
+
+  isSentAgain(error: Error): boolean {
+    const backoff = this.#backoff()
+    if (this.controller.aborted || !this.running || !isNetworkError(error) || !this.#mayRetry(backoff)) return false
+    this.#retries += 1
+    this.controller.attach(undefined)
+    this.retryIn(backoff, error)
+    // It may not have been written. The next request need not wait for it.
+    this.context.sendOrder.unblock(this.route, this)
+    return true
+  }
+
+  /** @param wait ms until then */
+  #mayRetry(wait: number): boolean {
+    if (this.#retries >= this.#settings.retry.max || !isRepeatable(this.#options)) return false
+    return this.context.clock.now() - this.arrivedAt + wait <= this.maxWait
+  }
+
+  /** ms: at random between 0 and a bound that doubles with each try ("full jitter"). */
+  #backoff(): number {
+    const { backoff, maxBackoff } = this.#settings.retry
+    return Math.random() * Math.min(maxBackoff, backoff * 2 ** this.#retries)
+  }
+
+  /** Pauses a queue as an answer asks for. @returns ms */
+  #pause(route: KeyQueue, attempt: Attempt, status: number, fields: Fields): number {
+    const { pauseOn, learn } = this.#settings
+    const { context } = this
+    const longest = pauseOn?.max ?? LONGEST_PAUSE
+    const asked = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fields, Date.now())
+    const left = learn ? context.learned.learn(route, fields, this, longest) : 0
+    const pause = Math.max(asked, left)
+    if (pause > 0) context.pauses.announced(route, pause)
+    if (pauseOn?.status.includes(429) && mayTellInBody(status, fields)) {
+      const found = (): void => context.pauses.announced(route, Math.min(UNNAMED_PAUSE, longest))
+      attempt.readAlong(new LimitInBody(fields, found))
+    }
+    return pause
+  }
+
+  /** The queue that an answer is about: that of the resource that it names. */
+  #routeOf(fields: Fields): KeyQueue {
+    const { context } = this
+    const resource = this.#keyAlone === undefined ? undefined : resourceOf(fields)
+    if (resource === undefined) return this.route
+    context.resources.learn(this.#keyAlone!, this.#options.path, resource)
+    return context.queueOf(queueName(this.#keyAlone!, resource), context.clock.now()) ?? this.route
+  }
+
+  /** Requests whose resource is known now wait with those that share it. Not before its pause: they would leave at once. */
+  #gather(): void {
+    for (const call of [...this.context.waiting]) if (call instanceof HeldRequest) call.#joinResource()
+  }
+
+  #joinResource(): void {
+    if (this.#keyAlone === undefined) return
+    const { resources, clock } = this.context
+    const name = queueName(this.#keyAlone, resources.of(this.#keyAlone, this.#options.path))
+    const queue = this.context.queueOf(name, clock.now())
+    if (queue !== undefined && queue !== this.route) this.joinQueue(queue)
   }
 
   /** The answer says what the request really costs. */
@@ -165,13 +244,18 @@ export class HeldRequest extends Call implements Sender, Writer {
   #moveToOther(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
     const { credentials } = this.context
     if (!credentials?.hasOther(this, [...this.refusedBy, this.route])) return false
-    this.controller.attach(undefined)
-    this.#unwanted = attempt.discard(real)
+    this.#giveUpAnswer(attempt, real)
     this.leaveFlight()
-    this.#placesLeft += 1
     this.returnToFront()
     credentials.give()
     return true
+  }
+
+  /** It will be sent again, and leaves its place in flight at once. */
+  #giveUpAnswer(attempt: Attempt, real: Dispatcher.DispatchController): void {
+    this.controller.attach(undefined)
+    this.#unwanted = attempt.discard(real)
+    this.#placesLeft += 1
   }
 
   ended(end: AttemptEnd): void {

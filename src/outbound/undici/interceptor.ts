@@ -3,41 +3,59 @@ import type { Dispatcher } from 'undici'
 import type { CallContext } from '../call-context.js'
 import type { CallFacts } from '../calls/call.js'
 import { checkKey, readCost } from '../calls/call-options.js'
-import { type CostAfter, type Costs, readShapeOptions, type ShaperOptions } from '../options.js'
+import {
+  type CostAfter,
+  type CostOf,
+  type LastingOptions,
+  type OneLimit,
+  type RequestSettings,
+  readShapeOptions,
+  type SeveralLimits,
+} from '../options.js'
 import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
-import { discard, keyOf, originOf } from './request-parts.js'
+import { discard, keyOf, originOf, queueName } from './request-parts.js'
 
-/** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
-export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
+/** How requests and their answers count. */
+export interface RequestOptions<Name extends string = string> extends Omit<LastingOptions<Name>, 'retry'> {
   /**
    * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a
    * function returns the same.
    */
   readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
   /** Cost units of a request: in each bucket, or by their names. Default 1. */
-  readonly cost?: number | Costs | ((options: Dispatcher.DispatchOptions) => number | Costs)
+  readonly cost?: CostOf<NoInfer<Name>> | ((options: Dispatcher.DispatchOptions) => CostOf<NoInfer<Name>>)
   /** What a request really cost, by its answer. It is called when the headers of the answer are there. Default: its `cost`. */
-  readonly costAfter?: CostAfter
+  readonly costAfter?: CostAfter<NoInfer<Name>>
   /**
    * Follows what answers announce in their rate limit headers: a lower rate for their key, and a pause where nothing is left. Of
    * several buckets those called `requests` and `tokens` follow (those of OpenAI and Anthropic included). With a store only
-   * pauses. Default false.
+   * pauses. Where answers name a resource (`x-ratelimit-resource` of GitHub), each resource of a key has a queue, a pause and buckets
+   * of its own: `https://api.github.com search`. Default false.
    */
   readonly learn?: boolean
+  /** In which limit of its API a request counts, where that is known before its answer. Default: as answers to such paths say. */
+  readonly resource?: string | ((options: Dispatcher.DispatchOptions) => string | undefined)
   /**
    * An answer with one of these statuses pauses its key: for the time of its Retry-After or RateLimit fields, else for
-   * `default`, at most for `max` (`"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: no answer pauses.
+   * `default`, at most for `max` (`"1s"`, or ms). Default: 429, 503 and 529, `"1s"`, `"60s"`. False: no answer pauses.
    */
   readonly pauseOn?:
     | false
     | { readonly status?: readonly number[]; readonly default?: string | number; readonly max?: string | number }
   /**
-   * Sends a request again, at the head of its queue, after an answer with one of these statuses, at most `max` times.
+   * Sends a request again, at the head of its queue, after an answer with one of these statuses, or after a connection that failed before
+   * an answer, at most `max` times. Where the answer names no time it waits at random, up to `backoff` (`"500ms"`, or ms), twice that the
+   * next time and so on, at most `maxBackoff` (`"30s"`).
    * Only repeatable requests (by their method, or `idempotent: true`) whose body can be read again: a string, Buffer or other bytes,
    * a Blob or FormData. `fetch` makes a stream of every body: with it only requests without one. Default: none.
    */
-  readonly retry?: { readonly status: readonly number[]; readonly max: number }
+  readonly retry?: {
+    readonly status: readonly number[]
+    readonly max: number
+    readonly backoff?: string | number
+    readonly maxBackoff?: string | number
+  }
   /**
    * For how long a credential is not used once it was answered 401 and another one then succeeded with the same request:
    * `"60s"`, the default, or ms. The last one is always used.
@@ -45,16 +63,19 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   readonly revokedFor?: string | number
 }
 
+/** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
+export type ShapeOptions<Name extends string = string> = RequestOptions<Name> & (OneLimit | SeveralLimits<Name>)
+
 /** The methods that handlers of undici 7 and 8 share. Those of undici 6 have none of them. */
 type AnyHandler = Pick<Dispatcher.DispatchHandler, 'onRequestStart' | 'onResponseStart' | 'onResponseEnd'>
 
 /** For `compose` of undici's dispatchers. Its types fit those of undici 7 and of undici 8. */
-export interface ShapeInterceptor {
+export interface ShapeInterceptor<Name extends string = string> {
   <Options = Dispatcher.DispatchOptions, Handler extends AnyHandler = Dispatcher.DispatchHandler>(
     dispatch: (options: Options, handler: Handler) => boolean,
   ): (options: Options, handler: Handler) => boolean
   /** Its shaper: status, pauses, drain and events. */
-  readonly shaper: OutboundShaper
+  readonly shaper: OutboundShaper<Name>
 }
 
 const NO_ORIGIN = 'origin: missing, and a credential leaves for its origins only; use an Agent as the dispatcher'
@@ -66,12 +87,12 @@ const NO_ORIGIN = 'origin: missing, and a credential leaves for its origins only
  *
  * @throws RangeError or TypeError as `createShaper`
  */
-export function shape(options: ShapeOptions): ShapeInterceptor {
+export function shape<Name extends string = never>(options: ShapeOptions<Name>): ShapeInterceptor<Name> {
   const { settings, request } = readShapeOptions<Dispatcher.DispatchOptions>(options)
   const names = settings.areNamed ? settings.buckets.map(({ name }) => name) : undefined
   if (typeof request.cost !== 'function') readCost(request.cost, names)
   let context: CallContext | undefined
-  const shaper = new OutboundShaper(settings, connected => {
+  const shaper = new OutboundShaper<Name>(settings, connected => {
     context = connected
   })
   const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
@@ -83,21 +104,35 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
       const origin = originOf(options.origin)
       if (credentials !== undefined && origin !== '' && credentials.frontOf(origin) === undefined)
         return dispatch(options, handler)
-      new HeldRequest(context!, request, factsOf(options, origin), { dispatch, options, handler }).begin()
+      const { facts, keyAlone } = factsOf(options, origin)
+      new HeldRequest(context!, request, facts, { dispatch, options, handler, keyAlone }).begin()
       return true
     }
   }
-  const factsOf = (options: Dispatcher.DispatchOptions, origin: string): CallFacts => {
+  const factsOf = (options: Dispatcher.DispatchOptions, origin: string) => {
     try {
       const areOwn = context!.credentials !== undefined
       if (areOwn && origin === '') throw new TypeError(NO_ORIGIN)
-      const key = areOwn ? '' : keyOf(options, request.key)
+      const { key, keyAlone } = areOwn ? { key: '', keyAlone: undefined } : queueFor(options, request, context!)
       const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
-      return { key: checkKey(key), ...readCost(cost, context!.names), origin }
+      const facts: CallFacts = { key, ...readCost(cost, context!.names), origin }
+      return { facts, keyAlone }
     } catch (error) {
       discard(options.body, error instanceof Error ? error : new Error('not sent', { cause: error }))
       throw error
     }
   }
-  return Object.assign(intercept as ShapeInterceptor, { shaper })
+  return Object.assign(intercept as ShapeInterceptor<Name>, { shaper })
+}
+
+/** The queue of a request. `keyAlone`: its key, where answers say in which of the limits of their API they count. */
+function queueFor(
+  options: Dispatcher.DispatchOptions,
+  { key, learn, resource }: RequestSettings<Dispatcher.DispatchOptions>,
+  { resources }: CallContext,
+): { readonly key: string; readonly keyAlone?: string } {
+  const alone = checkKey(keyOf(options, key))
+  const told = typeof resource === 'function' ? resource(options) : resource
+  if (told !== undefined || !learn) return { key: queueName(alone, told) }
+  return { key: queueName(alone, resources.of(alone, options.path)), keyAlone: alone }
 }

@@ -14,6 +14,11 @@ export function keyOf(options: Options, key: RequestSettings<Options>['key']): s
   return key === 'origin' ? originOf(options.origin) : (headerOf(options.headers, key.header) ?? '')
 }
 
+/** The name of the queue of requests of a key that count in the same limit of their API. */
+export function queueName(key: string, resource: string | undefined): string {
+  return resource === undefined ? key : `${key} ${resource}`
+}
+
 export function originOf(origin: string | URL | undefined): string {
   // A dispatcher for one origin does not name it.
   if (origin === undefined) return ''
@@ -55,6 +60,16 @@ export function withCredential(options: Options, { header }: Credential): Option
 /** Whether a request may be sent once more: it is repeatable, and so is its body. */
 export function isRepeatable({ method, body, idempotent, upgrade }: Options): boolean {
   return !upgrade && isReplayable(body) && (idempotent ?? IDEMPOTENT.has(method))
+}
+
+/** Connections that fail in these ways may do better next time. */
+const NETWORK_ERRORS = new Set([
+  ...['ECONNRESET', 'ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'ENETDOWN', 'ENETUNREACH', 'EHOSTDOWN', 'EHOSTUNREACH'],
+  ...['EPIPE', 'ETIMEDOUT', 'UND_ERR_SOCKET', 'UND_ERR_CONNECT_TIMEOUT'],
+])
+
+export function isNetworkError(error: Error & { code?: unknown }): boolean {
+  return NETWORK_ERRORS.has(String(error.code))
 }
 
 /** Whether a body can be read a second time. A stream or an iterable cannot. */

@@ -2,7 +2,7 @@
  * An upstream's announced limits, and their effects: a pause at its gates, and a lower rate in the buckets in front of
  * it.
  *
- * There is one object for each URL, however routes use it. It outlives changes of the configuration. Instances on one
+ * There is one object for each URL, and each resource of it, however routes use it. It outlives changes of the configuration. Instances on one
  * store exchange what they learn about requests. The newest rate counts for all of them, because the upstream counts their
  * requests together. Of tokens each learns from its own answers, which tell what all have used.
  */
@@ -36,7 +36,8 @@ export interface QuotaContext {
 type QuotaSettings = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
 
 export class UpstreamQuota {
-  readonly #url: string
+  /** The URL, and the resource if there is one. */
+  readonly #name: string
   readonly #gates = new Set<Gate>()
   /** Upstreams that warm up after a pause. */
   readonly warmUps = new Set<WarmUp>()
@@ -53,8 +54,8 @@ export class UpstreamQuota {
   /** Ends that the store tells of it. */
   #stopListening: (() => void) | undefined
 
-  constructor(url: string) {
-    this.#url = url
+  constructor(name: string) {
+    this.#name = name
   }
 
   /** Cost units per ms that the upstream allows; Infinity: it announces no such limit. */
@@ -85,10 +86,10 @@ export class UpstreamQuota {
     const { sharing, clock } = context
     if (sharing === undefined) return
     const received = (state: UpstreamState): void => this.#receivedFromOthers(state)
-    const shared = new SharedPause({ store: sharing.store, clock, name: this.#url, received })
+    const shared = new SharedPause({ store: sharing.store, clock, name: this.#name, received })
     this.#shared = shared
     this.#stopListening = sharing.store.listen?.(news => {
-      if (news.about === 'upstream' && news.name === this.#url) shared.told(news.state)
+      if (news.about === 'upstream' && news.name === this.#name) shared.told(news.state)
     })
     this.#exchange()
   }
@@ -127,7 +128,7 @@ export class UpstreamQuota {
     for (const gate of this.#gates) {
       for (const count of shaper.control.pause(gate, this.#pausedUntil - now).values()) expired += count
     }
-    observer.paused?.(this.#url, this.#pausedUntil - now, expired)
+    observer.paused?.(this.#name, this.#pausedUntil - now, expired)
     return true
   }
 
@@ -144,7 +145,7 @@ export class UpstreamQuota {
     if (changed.length === 0) return false
     context.rateLearned(this)
     context.shaper.control.replan(this.#gates, () => Infinity)
-    for (const limited of changed) context.observer.learned?.(this.#url, this.rateOf(limited) * 1_000, limited)
+    for (const limited of changed) context.observer.learned?.(this.#name, this.rateOf(limited) * 1_000, limited)
     return changed.includes('requests')
   }
 

@@ -117,15 +117,17 @@ export class Upstreams {
     upstream.close()
   }
 
-  /** Keeps one quota for each URL whose limits are used. Routes to the same URL share them. */
+  /** Keeps one quota for each URL, and each resource of it, whose limits are used. Routes to the same one share them. */
   #attachQuotas(): void {
+    const nameOf = ({ url, settings: { resource } }: Upstream) => (resource === undefined ? url : `${url} ${resource}`)
     const all = [...this]
-    const quotas = new Map(all.flatMap(({ url, quota }) => (quota === undefined ? [] : [[url, quota] as const])))
-    for (const { settings, url } of all) {
-      if (listensTo(settings) && !quotas.has(url)) quotas.set(url, new UpstreamQuota(url))
+    const quotas = new Map(all.flatMap(each => (each.quota === undefined ? [] : [[nameOf(each), each.quota] as const])))
+    for (const each of all) {
+      const name = nameOf(each)
+      if (listensTo(each.settings) && !quotas.has(name)) quotas.set(name, new UpstreamQuota(name))
     }
     for (const upstream of all) {
-      upstream.quota = quotas.get(upstream.url)
+      upstream.quota = quotas.get(nameOf(upstream))
       const { quota, warmUp } = upstream
       quota?.attach(upstream.gate)
       if (warmUp !== undefined) quota?.warmUps.add(warmUp)

@@ -71,13 +71,20 @@ t.test('resets in whole seconds tell nothing about a window of 1 s, and little a
   short.learn(quota({ limit: 10, window: S, remaining: 1, reset: S }), 0)
   t.equal(short.allowed(0), 10 / S)
   short.learn(quota({ limit: 10, window: S, remaining: 0, reset: S }), 1)
-  t.equal(short.pausedUntil, -Infinity)
-  t.equal(short.allowed(1), 10 / S)
+  t.equal(short.pausedUntil, S + 1, 'others have taken most of it: until the reset')
+  t.equal(short.allowed(S + 1), 10 / S)
+  const burst = new LearnedRate()
+  for (let left = 9; left >= 0; left -= 1)
+    burst.learn(quota({ limit: 10, window: S, remaining: left, reset: S }), 200 - 10 * left)
+  t.equal(burst.pausedUntil, S + 110, 'a burst of our own: one window after its first')
+  const empty = new LearnedRate()
+  empty.learn(quota({ limit: 10, window: S, remaining: 0, reset: S }), 5)
+  t.equal(empty.pausedUntil, S + 5, 'nothing left in the first answer: until the reset')
   const five = new LearnedRate()
   five.learn(quota({ limit: 10, window: 5 * S, remaining: 2, reset: 3 * S }), 0)
   t.equal(five.allowed(0), 2 / (2 * S))
   five.learn(quota({ limit: 10, window: 5 * S, remaining: 0, reset: 3 * S }), 0)
-  t.equal(five.pausedUntil, 2 * S)
+  t.equal(five.pausedUntil, 3 * S)
 })
 
 t.test('the last second of a window of an hour is not taken for a window of 1 s', async t => {
@@ -87,7 +94,7 @@ t.test('the last second of a window of an hour is not taken for a window of 1 s'
   const still = new LearnedRate()
   still.learn(quota({ limit: 10, remaining: 10, reset: S }), 0)
   still.learn(quota({ limit: 10, remaining: 0, reset: S }), S)
-  t.equal(still.pausedUntil, -Infinity, 'a window that has passed as a whole was one')
+  t.equal(still.pausedUntil, 2 * S, 'a window that has passed as a whole was one')
 })
 
 t.test('without a known reset the pause is one window, at most a minute', async t => {

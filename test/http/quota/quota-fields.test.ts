@@ -34,6 +34,42 @@ function quota([limit, window, remaining, reset, grain = 0]: Told): Quota {
 }
 
 const ANSWERS: [name: string, fields: Record<string, string>, Told][] = [
+  ['Shopify', { 'x-shopify-shop-api-call-limit': '39/40' }, [40, 20_000, 1]],
+  [
+    'Shopify, full: one more fits when one has drained',
+    { 'x-shopify-shop-api-call-limit': '80/80' },
+    [80, 20_000, 0, 250],
+  ],
+  [
+    'a plan of Anthropic that is used up',
+    {
+      date: DATE,
+      'anthropic-ratelimit-unified-status': 'rejected',
+      'anthropic-ratelimit-unified-reset': `${NOW / 1_000 + 300}`,
+      'anthropic-ratelimit-requests-remaining': '5',
+    },
+    [undefined, undefined, 0, 300_000, 2_000],
+  ],
+  [
+    'two lines of a reset',
+    { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '5, 7' },
+    [10, undefined, 0, 7_000, 1_000],
+  ],
+  [
+    'a reset in ISO 8601 without a zone',
+    { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '2026-11-21T12:00:07' },
+    [10, undefined, 0, 7_000, 1_000],
+  ],
+  ...[`250`, `${NOW + 250}`].map((reset): [string, Record<string, string>, Told] => [
+    `a reset in ms, ${reset}`,
+    { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset-ms': reset },
+    [10, undefined, 0, 250, 1],
+  ]),
+  [
+    'of a cache: so much is over',
+    { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '20', age: '5' },
+    [10, undefined, 0, 15_000, 1_000],
+  ],
   [
     'named items',
     { 'ratelimit-policy': '"default";q=100;w=60', ratelimit: '"default";r=0;t=5' },

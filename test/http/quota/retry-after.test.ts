@@ -52,6 +52,24 @@ t.test('retry-after-ms wins where it is valid', async t => {
   t.equal(wait({ 'retry-after-ms': '7' }), 7)
 })
 
+t.test('Retry-After in the forms of resets, and of an answer that a cache kept', async t => {
+  const epoch = NOW / 1_000 + 30
+  for (const [fields, expected] of [
+    [{ 'retry-after': `${epoch}` }, 30_000],
+    [{ 'retry-after': `${epoch}000` }, 30_000],
+    [{ 'retry-after': '2026-11-21T12:00:30Z' }, 30_000],
+    [{ 'retry-after': '2026-11-21T13:00:30.5+0100' }, 30_500],
+    [{ 'retry-after': '2026-11-21 12:00:30' }, 30_000],
+    [{ 'retry-after': '30s' }, 30_000],
+    [{ 'x-ms-retry-after-ms': '61' }, 61],
+    [{ 'retry-after': '30', age: '12' }, 18_000],
+    [{ 'retry-after': '30', age: '31' }, 0],
+    [{ 'retry-after-ms': '30000', age: '12' }, 18_000],
+    [{ 'retry-after': '2026-11-21T12:00:30Z', date: 'Sat, 21 Nov 2026 11:59:50 GMT', age: '10' }, 30_000],
+  ] as const)
+    t.equal(wait(fields), expected, JSON.stringify(fields))
+})
+
 t.test('nonsense is no wait, and no wait is longer than a year', async t => {
   for (const text of ['', '-1', 'soon', 'NaN', 'Infinity', '1e3', '1 2', '9'.repeat(100_000)])
     t.equal(wait({ 'retry-after': text }), undefined, text.slice(0, 20))
@@ -80,6 +98,7 @@ t.test('the longest of several Retry-After lines counts', async t => {
   const read = (value: string) => readRetryAfter(name => (name === 'retry-after' ? value : undefined), 0)
   t.equal(read('1, 2'), 2_000)
   t.equal(read('5, 5'), 5_000)
-  t.equal(read('1, x'), undefined)
+  t.equal(read('1, x'), 1_000)
+  t.equal(wait({ 'retry-after': 'Sat, 21 Nov 2026 12:00:01 GMT, Sat, 21 Nov 2026 12:00:02 GMT' }), 2_000)
   t.equal(read(''), undefined)
 })
