@@ -134,9 +134,10 @@ function contentOf(file: string, given: string | undefined): Buffer | Finding | 
 /** Faults of the flags that no contents of a file could mend, for a file that cannot be used. */
 function flagFaults({ flags, workers }: ReadOptions): Finding[] {
   // With an "admin" in the file, --admin sets its address alone. The token may be in the file.
-  const { raw, origins } = mergeFlags({ ...fileOfFlags(), admin: {} }, flags)
+  const { raw, origins, unexpanded } = mergeFlags({ ...fileOfFlags(), admin: {} }, flags)
   const parsed = fileSchema.safeParse(raw)
-  const found = parsed.success ? [] : findingsOf(parsed.error)
+  const isOther = ({ path }: Finding) => !unexpanded.some(({ path: root }) => isWithin(path, root))
+  const found = [...unexpanded, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isOther))]
   const ofFlags = found.flatMap(({ path, message }) => {
     const origin = origins.find(({ path: root }) => isWithin(path, root))
     return origin === undefined ? [] : [{ path: [origin.flag], message }]
@@ -149,7 +150,7 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
-  const unset = substituted.findings.filter(finding => !overridden(finding))
+  const unset = [...substituted.findings.filter(finding => !overridden(finding)), ...merged.unexpanded]
   const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
 
   const mode = flags.egress ? 'egress' : 'proxy'
