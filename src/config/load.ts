@@ -165,7 +165,8 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
-  const settings = resolve(parsed.data, mode)
+  const notReplaced = substituted.warnings.filter(finding => !overridden(finding))
+  const settings = { ...resolve(parsed.data, mode), ...(notReplaced.length > 0 && { notReplaced }) }
   if (isObject(raw) && isObject(raw.limits) && raw.limits.maxConnections !== undefined) return settings
   return fitOpenFiles(settings, openFiles, workerCount(workers ?? '1'))
 }
