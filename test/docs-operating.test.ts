@@ -255,6 +255,11 @@ t.test('the systemd unit is valid, and leaves enough time to end', async t => {
   t.ok(Number(setting('LimitNOFILE')) > 2 * 20_000, 'two sockets for each of maxConnections')
   t.match(setting('MemoryMax'), /^\d+[MG]$/)
   t.match(setting('ExecStart'), /^\/\S+\/shaper start -c \/etc\/shaper\/shaper\.config\.json$/)
+  t.match(
+    unit,
+    /^RestartForceExitStatus=SIGHUP$/m,
+    'a reload while Node boots ends it, which systemd takes for a clean end',
+  )
   if (spawnSync('systemd-analyze', ['--version']).status !== 0) return t.comment('systemd-analyze is not here')
   const file = `${t.testdir()}/shaper.service`
   writeFileSync(file, unit.replace(/^ExecStart=\S+/m, `ExecStart=${process.execPath}`))

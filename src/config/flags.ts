@@ -28,6 +28,8 @@ export interface Origin {
 interface Merged {
   readonly raw: unknown
   readonly origins: readonly Origin[]
+  /** Variables that the shell has left as they are. Other faults of these values follow from that. */
+  readonly unexpanded: readonly Finding[]
   readonly findings: readonly Finding[]
 }
 
@@ -41,12 +43,17 @@ export function fileOfFlags(): FileObject {
 
 /** Writes the flags into the contents of a file. Flags on buckets and routes need a file with one of each. */
 export function mergeFlags(file: unknown, flags: Flags): Merged {
-  if (!isObject(file)) return { raw: file, origins: [], findings: [] }
+  if (!isObject(file)) return { raw: file, origins: [], unexpanded: [], findings: [] }
   const raw = structuredClone(file)
   const origins: Origin[] = []
+  const unexpanded: Finding[] = []
   const put: Put = (flag, path, value) => {
     set(raw, path, value)
     origins.push({ path, flag })
+    const [, name] = /(?<!query:|cookie:)\$\{?([A-Z]\w*)/.exec(JSON.stringify(value).replace(/^.*@/, '')) ?? []
+    if (name === undefined) return
+    const message = `"$${name}" is not replaced in a flag; let the shell expand it: use double quotes, and set the variable`
+    unexpanded.push({ path, message })
   }
   if (flags.listen !== undefined)
     put('--listen', isObject(raw.listen) ? ['listen', 'address'] : ['listen'], flags.listen)
@@ -61,6 +68,7 @@ export function mergeFlags(file: unknown, flags: Flags): Merged {
   return {
     raw,
     origins,
+    unexpanded,
     findings: [...egressFaults(flags), ...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)],
   }
 }

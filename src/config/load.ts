@@ -134,9 +134,10 @@ function contentOf(file: string, given: string | undefined): Buffer | Finding | 
 /** Faults of the flags that no contents of a file could mend, for a file that cannot be used. */
 function flagFaults({ flags, workers }: ReadOptions): Finding[] {
   // With an "admin" in the file, --admin sets its address alone. The token may be in the file.
-  const { raw, origins } = mergeFlags({ ...fileOfFlags(), admin: {} }, flags)
+  const { raw, origins, unexpanded } = mergeFlags({ ...fileOfFlags(), admin: {} }, flags)
   const parsed = fileSchema.safeParse(raw)
-  const found = parsed.success ? [] : findingsOf(parsed.error)
+  const isOther = ({ path }: Finding) => !unexpanded.some(({ path: root }) => isWithin(path, root))
+  const found = [...unexpanded, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isOther))]
   const ofFlags = found.flatMap(({ path, message }) => {
     const origin = origins.find(({ path: root }) => isWithin(path, root))
     return origin === undefined ? [] : [{ path: [origin.flag], message }]
@@ -149,7 +150,7 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
-  const unset = substituted.findings.filter(finding => !overridden(finding))
+  const unset = [...substituted.findings.filter(finding => !overridden(finding)), ...merged.unexpanded]
   const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
 
   const mode = flags.egress ? 'egress' : 'proxy'
@@ -164,7 +165,8 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
-  const settings = resolve(parsed.data, mode)
+  const notReplaced = substituted.warnings.filter(finding => !overridden(finding))
+  const settings = { ...resolve(parsed.data, mode), ...(notReplaced.length > 0 && { notReplaced }) }
   if (isObject(raw) && isObject(raw.limits) && raw.limits.maxConnections !== undefined) return settings
   return fitOpenFiles(settings, openFiles, workerCount(workers ?? '1'))
 }

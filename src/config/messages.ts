@@ -48,12 +48,6 @@ export function quoteUrl(value: unknown): string {
   return quote(typeof value === 'string' ? value.replace(/^([a-z][a-z0-9+.-]*:\/\/)?.*@/isu, '$1***@') : value)
 }
 
-/** What to write for a host with `$NAME`, behind other text. Empty: it has none. What is before an `@` may be secret. */
-export function bracesFor(address: string): string {
-  const [, name] = /\$([A-Za-z_]\w*)/.exec(address.replace(/^.*@/s, '')) ?? []
-  return name === undefined ? '' : `; write "\${${name}}" for a variable`
-}
-
 /** `"a", "b" or "c"` */
 export function either(words: readonly string[]): string {
   const quoted = words.map(word => JSON.stringify(word))

@@ -1,6 +1,7 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { JsonPath } from '../http/figures/json-path.js'
 import type { Normalisation } from '../http/matching/path-pattern.js'
+import type { Finding } from './problems.js'
 import type { ProfileName } from './profiles.js'
 
 /**
@@ -32,6 +33,8 @@ export interface Settings {
   egress?: EgressSettings
   /** Whether each request is logged. Takes effect at start. */
   accessLog: boolean
+  /** Texts of the file in which `$NAME` is perhaps meant as a variable. */
+  notReplaced?: readonly Finding[]
 }
 
 export interface AdminSettings {

@@ -1,5 +1,5 @@
 /** Where stores are: their URLs, and tables. */
-import { bracesFor, quote, quoteUrl } from './messages.js'
+import { quote, quoteUrl } from './messages.js'
 
 /** One kind of URL. `isGood` checks everything but the scheme. */
 export interface StoreUrl {
@@ -55,7 +55,7 @@ function check(value: string, kind: StoreUrl): string {
 function fault(input: unknown, { example }: StoreUrl): string {
   return input === undefined
     ? `missing; use e.g. "${example}"`
-    : `${quoteUrl(input)} is not the URL of this store${bracesFor(String(input)) || `; use e.g. "${example}"`}`
+    : `${quoteUrl(input)} is not the URL of this store; use e.g. "${example}"`
 }
 
 /** Reads a URL. It throws a RangeError without the password. */

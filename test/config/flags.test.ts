@@ -188,3 +188,26 @@ t.test('the error has a code and its problems one by one', async t => {
     t.equal(error.message, error.problems.map(({ path, message }) => `${path}: ${message}`).join('\n'))
   }
 })
+
+t.test('a variable in a flag: it is for the shell to expand', async t => {
+  const line = (flag: string) =>
+    `${flag}: "$HOST" is not replaced in a flag; let the shell expand it: use double quotes, and set the variable`
+  const table: [flags: Flags, flag: string][] = [
+    [{ listen: '$HOST:1' }, '--listen'],
+    [{ listen: `\${HOST}:1` }, '--listen'],
+    [{ upstream: 'http://$HOST:9000' }, '--upstream'],
+    [{ upstream: `http://\${HOST}:9000` }, '--upstream'],
+    [{ admin: '$HOST:9090' }, '--admin'],
+    [{ admin: `\${HOST}:9090` }, '--admin'],
+    [{ key: 'ip,header:$HOST' }, '--key'],
+    [{ rate: '$HOST' }, '--rate'],
+  ]
+  for (const [flags, flag] of table) {
+    t.same(faults(least(), { flags, env: { HOST: 'a' } }), [line(flag)], flag)
+    t.same(
+      faults('{', { flags }).filter(each => each.startsWith('--')),
+      [line(flag)],
+      flag,
+    )
+  }
+})

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { readJson } from '../../src/config/read/json.js'
+import { warnings } from '../../src/config/warnings/index.js'
 import { faults, least, parse } from './sample.js'
 
 /** Undefined for a text that is not JSON. */
@@ -212,4 +213,46 @@ t.test('keys of tiers and values of headers stay out of messages', async t => {
   t.same(at([], [{ match: { header: 's3cret' } }]), [
     'routes[0].match.header: this text is not headers to match; use e.g. { "x-plan": "gold" }',
   ])
+})
+
+t.test('a variable without braces is an error, and a warning where it may be text', async t => {
+  const key = '$SHAPER_TICKET_KEY_OF_PRODUCTION_1'
+  const redis = (url: string) => ({ store: { type: 'redis', url } })
+  const postgres = (url: string) => ({ store: { type: 'postgres', url } })
+  const bucket = (key: unknown) => ({ buckets: { client: { rate: '5/s', key } } })
+  const wrong: [file: object, path: string, name: string][] = [
+    [{ upstream: { url: 'https://a', tls: { servername: '$NAME' } } }, 'upstream.tls.servername', 'NAME'],
+    [{ upstream: { url: 'https://a', tls: { ca: '/etc/$Dir/ca.pem' } } }, 'upstream.tls.ca', 'Dir'],
+    [redis('redis://:$REDIS_PASSWORD@127.0.0.1:6379'), 'store.url', 'REDIS_PASSWORD'],
+    [postgres('postgres://$PGUSER:x@a/b'), 'store.url', 'PGUSER'],
+    [postgres('postgres://u:x@a/$DB'), 'store.url', 'DB'],
+    [{ ticketKeys: [key] }, 'ticketKeys[0]', key.slice(1)],
+    [{ admin: { listen: ':9090', token: '$SHAPER_TOKEN' } }, 'admin.token', 'SHAPER_TOKEN'],
+    [bucket('header:$H'), 'buckets.client.key', 'H'],
+    [bucket(['ip', 'header:$H']), 'buckets.client.key[1]', 'H'],
+    [{ routes: [{ match: { host: '$HOST' } }] }, 'routes[0].match.host', 'HOST'],
+  ]
+  for (const [file, path, name] of wrong) {
+    const line = `${path}: "$${name}" is not replaced; write "\${${name}}" for a variable`
+    t.same(faults({ ...least(), ...file }), [line], line)
+  }
+  const unsure: [file: object, path: string][] = [
+    [redis('redis://:a$Bc@127.0.0.1:6379'), 'store.url'],
+    [{ ticketKeys: [`a${key}`] }, 'ticketKeys[0]'],
+    [{ routes: [{ match: { header: { 'x-plan': '$PLAN' } } }] }, 'routes[0].match.header.x-plan'],
+    [{ routes: [{ match: { path: '/$Batch' } }] }, 'routes[0].match.path'],
+    [bucket('query:$Top'), 'buckets.client.key'],
+  ]
+  for (const [file, path] of unsure) {
+    const line = `"$" and a name are taken as text here; for a variable write "\${NAME}"`
+    const told = warnings(parse({ ...least(), ...file })).filter(({ message }) => message.startsWith('"$"'))
+    t.same(told, [{ path, message: line }], path)
+  }
+  const env = { A: 'redis://:a$Bc@127.0.0.1:6379', B: '$PLAN', C: key }
+  const file = {
+    ...redis(`\${A}`),
+    ticketKeys: [`\${C}`],
+    routes: [{ match: { path: '~ ^/a$', header: { a: `\${B}` } } }],
+  }
+  t.notOk(parse({ ...least(), ...file }, { env }).notReplaced, 'what variables hold is text, as is "$" at the end')
 })

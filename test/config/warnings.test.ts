@@ -21,25 +21,67 @@ t.test('a sound configuration has no warnings', async t => {
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })
 
-t.test('an exact path that is spelled otherwise comes to a route that limits nothing', async t => {
-  const login = (match: object, ...rest: object[]) =>
-    lines({ buckets: { a: bucket }, routes: [{ name: 'login', match, mode: 'meter' }, ...rest] })
+t.test('a path that is spelled otherwise comes to a route that limits nothing', async t => {
   const rest = { name: 'rest', mode: 'off' }
-  const line = (spellings: string, normalise: string) => [
-    `routes[0].match.path: a request for ${spellings} goes to routes[1] ("rest"), which limits nothing; add "normalise": [${normalise}] beside "path"`,
+  const table: [match: object, rest: object, spellings?: string, normalise?: string][] = [
+    [{ path: '/login', method: 'POST' }, rest, '"/LOGIN", "/login/" or "/login;a=1"', '"case", "slash", "params"'],
+    [{ path: '/LOGIN/' }, rest, '"/login/", "/LOGIN" or "/LOGIN/;a=1"', '"case", "slash", "params"'],
+    [{ path: '/login', normalise: ['case'] }, rest, '"/login/" or "/login;a=1"', '"case", "slash", "params"'],
+    [{ path: '/login', normalise: ['case', 'slash'] }, rest, '"/login;a=1"', '"case", "slash", "params"'],
+    [{ path: '/login', normalise: ['params', 'case'] }, rest, '"/login/"', '"params", "case", "slash"'],
+    [{ path: '/login', normalise: ['case', 'slash', 'params'] }, rest],
+    [{ path: '/login;v=1', normalise: ['case', 'slash'] }, rest],
+    [{ path: '/' }, rest, '"/;a=1"', '"params"'],
+    [{ path: '/login/*' }, rest, '"/LOGIN/*", "/login" or "/;a=1/login/*"', '"case", "slash", "params"'],
+    [{ path: '/login*' }, rest, '"/LOGIN*" or "/;a=1/login*"', '"case", "params"'],
+    [{ path: '/login/*', normalise: ['case', 'slash', 'params'] }, rest],
+    [{ path: '/*' }, rest],
+    [{ path: '~ ^/login$' }, rest, '"/LOGIN", "/login/" or "/login;a=1"', '"case", "slash", "params"'],
+    [{ path: '~ ^/v[0-9]+/login' }, rest, '"/V0/LOGIN" or "/;a=1/v0/login"', '"case", "params"'],
+    [{ path: '~ (?i)^/login/?$', normalise: ['params'] }, rest],
+    [{ path: '~ (css|js)$' }, rest],
+    [{ path: '/login' }, { name: 'rest' }],
+    [{ path: '/login' }, { ...rest, match: { path: '/healthz' } }],
+    [
+      { path: '/login', method: 'POST' },
+      { ...rest, match: { method: 'GET' } },
+    ],
+    [
+      { path: '/login', method: ['POST', 'PUT'], normalise: ['case', 'slash'] },
+      { ...rest, match: { method: ['GET', 'POST'] } },
+      '"/login;a=1"',
+      '"case", "slash", "params"',
+    ],
+    [
+      { path: '/login' },
+      { ...rest, match: { method: 'POST' } },
+      '"/LOGIN", "/login/" or "/login;a=1"',
+      '"case", "slash", "params"',
+    ],
+    [
+      { path: '/login', normalise: ['case', 'slash'] },
+      { name: 'rest', dryRun: true },
+      '"/login;a=1"',
+      '"case", "slash", "params"',
+    ],
   ]
-  t.same(login({ path: '/login', method: 'POST' }, rest), line('"/LOGIN" or "/login/"', '"case", "slash"'))
-  t.same(login({ path: '/LOGIN/' }, rest), line('"/login/" or "/LOGIN"', '"case", "slash"'))
-  t.same(login({ path: '/login', normalise: ['case'] }, rest), line('"/login/"', '"case", "slash"'))
-  t.same(login({ path: '/login', normalise: ['case', 'slash'] }, rest), [])
-  t.same(login({ path: '/' }, rest), [], 'there is no other spelling')
-  t.same(login({ path: '/login' }, { name: 'rest' }), [], 'the rest is limited')
-  t.same(login({ path: '/login' }), [], 'the rest is answered 404')
-  t.same(login({ path: '/login' }, { ...rest, match: { path: '/healthz' } }), [])
-  t.same(login({ path: '/login' }, { ...rest, match: { method: 'OPTIONS' } }), [])
-  t.same(login({ path: '/login*' }, rest), [], 'a pattern')
+  const told = (...routes: object[]) =>
+    lines({ buckets: { a: bucket }, routes }).filter(line => line.startsWith('routes[0].match'))
+  const login = { name: 'login', mode: 'meter' }
+  for (const [match, rest, spellings, normalise] of table) {
+    const line = `routes[0].match.path: a request for ${spellings} goes to routes[1] ("rest"), which limits nothing; add "normalise": [${normalise}] beside "path"`
+    t.same(told({ ...login, match }, rest), spellings === undefined ? [] : [line], JSON.stringify([match, rest]))
+  }
+  const exact = { ...login, match: { path: '/login', normalise: ['case', 'slash'] } }
+  t.same(told(exact), [], 'the rest is answered 404')
+  t.same(
+    told(exact, { name: 'any', match: { path: '/login*', normalise: ['params'] } }, rest),
+    [],
+    'another one limits it',
+  )
+  t.same(told({ ...exact, dryRun: true }, { name: 'rest', dryRun: true }), [], 'a rehearsal of all')
   const health = { name: 'health', match: { path: '/healthz' }, mode: 'off' }
-  t.same(lines({ buckets: { a: bucket }, routes: [health, { name: 'api' }] }), [], 'nothing limits the path itself')
+  t.same(told(health, { name: 'api' }), [], 'nothing limits the path itself')
 })
 
 t.test('learning from an upstream', async t => {

@@ -89,6 +89,34 @@ t.test('requests that would now wait beyond maxWait are answered at once', async
   await long
 })
 
+t.test('a rejection during a pause names what decided: maxWait, the client, or its Prefer', async t => {
+  const paused = 'the upstream asks for a pause, and '
+  const lost = `${paused}clients stop waiting before the answer: this one waits 2 s`
+  const table: [headers: string[], route: object, detail: string][] = [
+    [[], { maxWait: '4s' }, `${paused}the wait would be longer than maxWait`],
+    [['Prefer: wait=2'], {}, lost],
+    [['Prefer: wait=2'], { maxWait: '4s' }, lost],
+    [['Prefer: wait=2'], { patience: 'none' }, `${paused}the wait would be longer than its "Prefer: wait"`],
+    [['grpc-timeout: 2S'], {}, lost],
+    [['X-Envoy-Expected-Rq-Timeout-Ms: 2000'], {}, lost],
+    [[], { patience: '2s' }, lost],
+  ]
+  for (const buckets of [TEN, { user: { ...TEN.all, key: { from: 'header:x-user', missing: 'skip' } } }]) {
+    for (const [headers, route, detail] of table) {
+      const upstream = await scripted(t, [[503, { 'Retry-After': '30' }]])
+      const rig = await startRig(t, {
+        upstream: { url: upstream.url, pauseOn: PAUSE },
+        trustProxy: true,
+        buckets,
+        routes: [{ name: 'api', ...route }],
+      })
+      await askOnce(t, rig, get())
+      const answer = await askOnce(t, rig, get('/', ...headers))
+      t.same([answer.status, answer.json().detail], [429, detail], JSON.stringify([headers, route]))
+    }
+  }
+})
+
 t.test('a meter answers 503 while the upstream pauses', async t => {
   const upstream = await scripted(t, [[429, { 'Retry-After': '7' }]])
   const rig = await startRig(t, {

@@ -2,7 +2,7 @@
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
 import { readAuthority } from '../../http/authority.js'
-import { bracesFor, hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { Listen } from '../settings.js'
 import { flag, object, read, text, whole } from './values.js'
 
@@ -44,7 +44,7 @@ export function parseListen(value: string, example = LISTEN_PORT): { host: strin
 function listenFault(value: string, port: number): string {
   if (isIPv6(value)) return `${quote(value)} needs brackets and a port; write "[${value}]:${port}"`
   if (isIPv4(value) || isHostName(value)) return `${quote(value)} has no port; write "${value}:${port}"`
-  return `${quote(value)} is not an address to listen on${bracesFor(value) || `; ${useAddress(port)}`}`
+  return `${quote(value)} is not an address to listen on; ${useAddress(port)}`
 }
 
 function isHostName(value: string): boolean {
@@ -89,7 +89,7 @@ function isPort(port: number): boolean {
 function originOf(url: URL, value: string): string {
   const shown = quoteUrl(value)
   if (readAuthority(url.host) === undefined) {
-    throw new RangeError(`${shown} names no host${bracesFor(value) || '; use e.g. "http://127.0.0.1:9000"'}`)
+    throw new RangeError(`${shown} names no host; use e.g. "http://127.0.0.1:9000"`)
   }
   const origin = `${url.protocol}//${url.host}`
   if (url.username || url.password) throw new RangeError(`${shown} carries credentials; write "${origin}"`)

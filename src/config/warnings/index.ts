@@ -20,6 +20,7 @@ import { tierKeyWarnings } from './tier-keys.js'
  */
 export function warnings(settings: Settings, wallNow = Date.now()): Problem[] {
   const found = [
+    ...(settings.notReplaced ?? []),
     ...clientWarnings(settings),
     ...bucketWarnings(settings),
     ...tierKeyWarnings(settings),

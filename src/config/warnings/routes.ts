@@ -1,13 +1,21 @@
 /** Warnings about single routes. */
 import { windowOf } from '../../core/bucket/promises.js'
 import { durationText } from '../../core/units.js'
-import { spelledPattern, withOtherEnd } from '../../http/matching/path-pattern.js'
+import {
+  createPathMatcher,
+  expressionOf,
+  type Normalisation,
+  partsOf,
+  spelledPattern,
+  withOtherEnd,
+} from '../../http/matching/path-pattern.js'
 import { followersOf } from '../../http/quota/quota-fields.js'
 import { covers } from '../checks/match-coverage.js'
+import { requiredText } from '../checks/required-text.js'
 import { withEgressRoutes } from '../derived/egress-routes.js'
 import { either } from '../messages.js'
 import { allLimits, longestWaitOf, smallestCost, waitsForAnswers } from '../report/longest-waits.js'
-import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
+import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
 export function routeWarnings(settings: Settings): Warning[] {
@@ -42,28 +50,72 @@ function unreachable({ match }: RouteSettings, index: number, routes: readonly R
   return [{ path: ['routes', index], message }]
 }
 
-/** Warns where a client that spells an exact path otherwise comes to a route that limits nothing. Many servers take both for one path. */
+/** Warns where a client that spells a path otherwise comes to a route that limits nothing. Many servers take both for one path. */
 function spelledOtherwise(route: RouteSettings, routes: readonly RouteSettings[]): string[] {
-  const { path, normalise: _, ...others } = route.match
-  if (route.mode === 'off' || path === undefined || /^~|[* ]/.test(path)) return []
-  const exact = spelledPattern(path)
-  const upper = exact.toUpperCase()
-  const found = [
-    { by: 'case', spelled: upper === exact ? exact.toLowerCase() : upper },
-    { by: 'slash', spelled: withOtherEnd(exact) },
-  ].flatMap(({ by, spelled }) => {
-    if (spelled === exact || spelled === '') return []
-    const place = routes.findIndex(({ match }) => covers(match, { ...others, path: spelled }))
-    const taker = routes[place]
-    return taker?.mode === 'off' && !taker.refuse ? [{ by, spelled, place, name: taker.name }] : []
-  })
-  const [first] = found
+  const { path, normalise = [] } = route.match
+  if (path === undefined || route.mode === 'off') return []
+  const found = new Map<Normalisation, { spelled: string; taker: RouteSettings }>()
+  for (const [by, spelled] of spellingsOf(path)) {
+    if (normalise.includes(by) || found.has(by)) continue
+    const taker = unlimitedTaker(route, spelled, routes)
+    if (taker !== undefined) found.set(by, { spelled, taker })
+  }
+  const [first] = found.values()
   if (first === undefined) return []
-  const spellings = either(found.map(({ spelled }) => spelled))
-  const all = [...(route.match.normalise ?? []), ...found.map(({ by }) => by)].map(each => `"${each}"`).join(', ')
+  const { taker } = first
+  const spellings = either([...found.values()].map(({ spelled }) => spelled))
+  const all = [...normalise, ...found.keys()].map(each => `"${each}"`).join(', ')
   return [
-    `a request for ${spellings} goes to routes[${first.place}] ("${first.name}"), which limits nothing; add "normalise": [${all}] beside "path"`,
+    `a request for ${spellings} goes to routes[${routes.indexOf(taker)}] ("${taker.name}"), which limits nothing; add "normalise": [${all}] beside "path"`,
   ]
+}
+
+/** What many servers take for a path, or for paths of a pattern. */
+function spellingsOf(pattern: string): [Normalisation, string][] {
+  const path = samplePath(pattern)
+  if (path === undefined) return []
+  const upper = path.toUpperCase()
+  const spellings: [Normalisation, string][] = [
+    ['case', upper === path ? path.toLowerCase() : upper],
+    ['slash', path.endsWith('/*') ? path.slice(0, -2) : withOtherEnd(path)],
+    ['params', `${path};a=1`],
+    ['params', `/;a=1${path}`],
+  ]
+  return spellings.filter(
+    ([by, spelled]) => spelled !== path && spelled !== '' && (by !== 'params' || !path.includes(';')),
+  )
+}
+
+/** A pattern without expression as it is spelled, or a path that the expression matches. Undefined: none was found. */
+function samplePath(pattern: string): string | undefined {
+  if (partsOf(pattern).length > 1) return undefined
+  const expression = expressionOf(pattern)
+  if (expression === undefined) return spelledPattern(pattern)
+  const { texts } = requiredText(expression)
+  const matches = createPathMatcher(pattern)
+  const samples = ['', '0', 'a', '/'].flatMap(between => ['', '/'].map(start => start + texts.join(between)))
+  return samples.find(path => path.startsWith('/') && matches({ path, target: path }))
+}
+
+/** The route without limits that takes requests of a route if they are spelled so. */
+function unlimitedTaker(
+  { match: { normalise: _, ...own }, dryRun }: RouteSettings,
+  path: string,
+  routes: readonly RouteSettings[],
+): RouteSettings | undefined {
+  const firstFor = (narrow: MatchSettings) =>
+    routes.find(({ match }) => {
+      const leavesOut = match.normalise?.includes('params') === true
+      return covers(match, leavesOut ? { ...narrow, normalise: ['params'] } : narrow)
+    })
+  return routes.find(each => {
+    if (each.refuse || (each.mode !== 'off' && (dryRun || !each.dryRun))) return false
+    const { method = own.method } = each.match
+    const common = own.method === undefined ? method : method?.filter(name => own.method!.includes(name))
+    if (common?.length === 0) return false
+    const narrow = { ...own, path, ...(common && { method: common }) }
+    return covers(each.match, narrow) && firstFor(narrow) === each
+  })
 }
 
 /** Warns where a client chooses whether anything limits it. */

@@ -6,17 +6,17 @@ import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/r
 import type { GivenUp } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
-const LONG_PAUSE = 'the upstream asks for a pause, and the wait would be longer than maxWait'
-
 interface RejectedVisit {
   readonly arrival: Arrival
+  /** ms. That of its route, or what its client prefers. */
+  readonly maxWait: number
   readonly givenUp: GivenUp | undefined
 }
 
 /** The answer to a request that was not admitted. */
 export function rejectionReply(rejection: Rejection, route: Route, visit: RejectedVisit, now: number): Reply {
   const { reason, buckets, retryAfterMs } = rejection
-  const { arrival, givenUp } = visit
+  const { arrival } = visit
   if (reason === 'crowded') {
     return { status: 503, detail: 'too many requests are waiting or in flight', retryAfterMs: RETRY_SOON_MS }
   }
@@ -28,10 +28,7 @@ export function rejectionReply(rejection: Rejection, route: Route, visit: Reject
   }
   const [first] = buckets
   // No bucket applies to it.
-  if (first === undefined) {
-    const detail = givenUp === undefined ? LONG_PAUSE : `clients stop waiting before the answer${timesOf(givenUp)}`
-    return { status: 429, detail, retryAfterMs }
-  }
+  if (first === undefined) return { status: 429, detail: explainWait(route, visit, first, now), retryAfterMs }
   const retry = reason === 'in-flight' ? RETRY_SOON_MS : retryAfterMs
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
@@ -49,12 +46,22 @@ export function rejectionReply(rejection: Rejection, route: Route, visit: Reject
   }
 }
 
-function explainWait({ lane }: Route, { arrival, givenUp }: RejectedVisit, bucket: SharedBucket, now: number): string {
-  if (lane.gate.pausedFor(now) > 0) return LONG_PAUSE
+/** @param bucket undefined: none applies to it */
+function explainWait(
+  { lane, settings }: Route,
+  { arrival, maxWait, givenUp }: RejectedVisit,
+  bucket: SharedBucket | undefined,
+  now: number,
+): string {
+  const isLost = givenUp && `clients stop waiting before the answer${timesOf(givenUp)}`
+  if (lane.gate.pausedFor(now) > 0) {
+    const limit = maxWait < settings.maxWait ? 'its "Prefer: wait"' : 'maxWait'
+    return `the upstream asks for a pause, and ${isLost ?? `the wait would be longer than ${limit}`}`
+  }
+  if (bucket === undefined) return isLost!
   // The prediction counts classes, turns and bursts. The level does not.
-  const wait = Math.max(0, predictedWait(arrival, now, 0))
-  const text = `bucket "${bucket.limits.name}" would make it wait ${seconds(wait)}`
-  return givenUp === undefined ? text : `${text}, and clients stop waiting before the answer${timesOf(givenUp)}`
+  const text = `bucket "${bucket.limits.name}" would make it wait ${seconds(Math.max(0, predictedWait(arrival, now, 0)))}`
+  return isLost === undefined ? text : `${text}, and ${isLost}`
 }
 
 function timesOf({ patience, source, service }: GivenUp): string {
