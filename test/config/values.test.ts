@@ -373,7 +373,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
+    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, grace, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
