@@ -144,7 +144,7 @@ t.test('shaper top at 80x24', async t => {
   const command = [process.execPath, `${ROOT}/bin/shaper.js`, 'top', '--admin', instances[1]!.admin]
   const terminal = await openTerminal(t, command, { columns: 80, rows: 24 })
   // The second snapshot brings the rates.
-  await terminal.shows(/^everyone +20\/s +1 +\d+ % +\d{4,5}( +[\d.]+){3}$/m)
+  await terminal.shows(/^everyone +20\/s +1 +\d+ % +\d{4,5} +[\d.]+ (?:s|min)( +[\d.]+){3}$/m)
   const lines = await terminal.rows()
   if (PICTURES !== undefined) writeFileSync(join(PICTURES, 'top.txt'), lines.join('\n'))
   t.equal(lines.length, 24)
