@@ -14,6 +14,7 @@ const SHAPER = process.env.SOAK_SHAPER ?? fileURLToPath(new URL('../../bin/shape
 
 /** Messages that the log may have besides a line for each request, and details of failed ones. */
 const EXPECTED = [
+  /^configuration: /,
   /^the admin server listens$/,
   /^limits: /,
   /^longest wait: /,
