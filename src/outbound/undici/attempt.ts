@@ -63,7 +63,7 @@ export class Attempt extends AsyncResource implements Handler {
     return this.#unwanted
   }
 
-  /** Something reads the body of the answer, whoever gets it. */
+  /** Whether anything reads the body of the answer. */
   readAlong(body: BodyReader): void {
     this.#body = body
   }
