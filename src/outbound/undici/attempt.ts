@@ -63,7 +63,7 @@ export class Attempt extends AsyncResource implements Handler {
     return this.#unwanted
   }
 
-  /** Whether anything reads the body of the answer. */
+  /** This reads the body of the answer, too. */
   readAlong(body: BodyReader): void {
     this.#body = body
   }
