@@ -8,7 +8,7 @@
  *
  * The types of both are those of CommonJS for the same reason: index.d.mts passes them on to ES modules.
  */
-import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, posix, relative, sep } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { brotliCompressSync } from 'node:zlib'
@@ -54,15 +54,21 @@ export async function buildLibrary(root, declarations) {
   writeTypes(
     join(core, 'dist'),
     new Map([['index.d.ts', bundledTypes(join(declarations, 'index.d.ts'))]]),
-    text => text,
+    // A tenth of the file would be spaces.
+    text => text.replace(/^(?: {4})+/gm, indent => '\t'.repeat(indent.length / 4)),
   )
-  write(join(core, 'dist/index.cjs'), await bundled(join(root, 'src')))
+  // Its store clients are found when they are needed.
+  const packages = { external: ['ioredis', 'pg'] }
+  write(join(core, 'dist/index.cjs'), await bundled({ entryPoints: [join(root, 'src/index.ts')] }, packages))
   write(
     join(core, 'dist/index.mjs'),
     `import library from './index.cjs'\nexport const { ${names.join(', ')} } = library\n`,
   )
   write(join(core, 'README.md'), README)
-  copyFileSync(join(root, 'LICENSE'), join(core, 'LICENSE'))
+  const licences = ['LICENSE', 'node_modules/structured-headers/LICENSE'].map(path =>
+    readFileSync(join(root, path), 'utf8'),
+  )
+  write(join(core, 'LICENSE'), licences.join('\nIt contains structured-headers:\n\n'))
   // Last: a build without it is not whole.
   write(join(core, 'package.json'), `${JSON.stringify(coreManifest(readJson(join(root, 'package.json'))), null, 2)}\n`)
 }
@@ -130,14 +136,18 @@ function bundledTypes(entry) {
   return [...heads, ...found.values(), `export { ${list.join(', ')} }\n`].join('\n')
 }
 
-/** The library as one CommonJS module. Its store clients are found when they are needed. */
-async function bundled(folder) {
-  const thread = await outputOf({ entryPoints: [join(folder, 'pacing/pacing-thread.js')] })
+/**
+ * An entry as one CommonJS module, with the files that its sources read, and the threads that they start.
+ *
+ * @param packages how esbuild finds packages
+ */
+export async function bundled(entry, packages) {
   const embed = {
     name: 'embed',
-    setup: ({ onLoad }) => onLoad({ filter: /\.ts$/ }, ({ path }) => embedded(path, thread)),
+    setup: ({ onLoad }) => onLoad({ filter: /\.ts$/ }, ({ path }) => embedded(path, packages)),
   }
-  return outputOf({ entryPoints: [join(folder, 'index.ts')], external: ['ioredis', 'pg'], plugins: [embed] })
+  const { inThread: _, ...options } = packages
+  return outputOf({ ...entry, ...options, plugins: [embed] })
 }
 
 async function outputOf(options) {
@@ -145,35 +155,46 @@ async function outputOf(options) {
   return outputFiles[0].text
 }
 
-/** A source with the files that it reads, compressed, and the thread that it starts. */
-function embedded(path, thread) {
+/** A source with the files that it reads, compressed, and the threads that it starts. */
+async function embedded(path, packages) {
   const text = readFileSync(path, 'utf8')
   if (!text.includes('import.meta.url')) return undefined
-  const contents = text
+  let contents = text
     .replaceAll(/readFileSync\(new URL\(([^,]+), import\.meta\.url\), 'utf8'\)/g, (_, name) => {
       const packed = brotliCompressSync(JSON.stringify(scriptsFor(name, dirname(path)))).toString('base64')
       return `JSON.parse(require('node:zlib').brotliDecompressSync(Buffer.from('${packed}', 'base64')).toString())[${name}]`
     })
-    .replace("new Worker(new URL('./pacing-thread.js', import.meta.url), {", () => {
-      return `new Worker(${JSON.stringify(thread)}, { eval: true,`
-    })
+    // The bundler finds what it requires.
+    .replace('const require = createRequire(import.meta.url)\n', '')
+  for (const [start, name] of text.matchAll(/new Worker\(new URL\('(\.\/[\w-]+)\.js', import\.meta\.url\), \{/g)) {
+    const file = ['ts', 'js'].map(end => join(dirname(path), `${name}.${end}`)).find(existsSync)
+    // A thread starts none, though it may have the code for it.
+    const thread = packages.inThread ? '' : await bundled({ entryPoints: [file] }, { ...packages, inThread: true })
+    contents = contents.replace(start, () => `new Worker(${JSON.stringify(thread)}, { eval: true,`)
+  }
   if (contents.includes('import.meta.url')) throw new Error(`${path}: the bundle cannot embed what it reads`)
   return { contents, loader: 'ts' }
 }
 
-/** Scripts by their names, without their comments. The name is a text, or a template with a part that is not known. */
+/** Files by their names, scripts without their comments. The name is a text, a template with a part that is not known (the decider's scripts are in a folder), or a variable. */
 function scriptsFor(name, folder) {
+  if (/^'\.\./.test(name)) return { [name.slice(1, -1)]: readFileSync(join(folder, name.slice(1, -1)), 'utf8') }
+  const isVariable = /^\w+$/.test(name)
   const pattern = new RegExp(
-    `^${name
-      .slice(1, -1)
-      .replaceAll('.', '\\.')
-      .replace(/\$\{\w+\}/, '[\\w-]+')}$`,
+    isVariable
+      ? '^[\\w-]+\\.(js|css|html)$'
+      : `^${name
+          .slice(1, -1)
+          .replaceAll('.', '\\.')
+          .replace(/\$\{\w+\}/, '[\\w/-]+')}$`,
   )
-  const all = readdirSync(folder, { recursive: true }).map(path => `./${path.split(sep).join('/')}`)
-  const found = all.filter(path => pattern.test(path))
-  return Object.fromEntries(
-    found.map(path => [path, readFileSync(join(folder, path), 'utf8').replaceAll(/^[ \t]*--(?!\[).*\n/gm, '')]),
-  )
+  const all = readdirSync(folder, { recursive: true }).map(path => path.split(sep).join('/'))
+  const found = all.map(path => (isVariable ? path : `./${path}`)).filter(path => pattern.test(path))
+  return Object.fromEntries(found.map(path => [path, withoutComments(path, readFileSync(join(folder, path), 'utf8'))]))
+}
+
+function withoutComments(path, text) {
+  return /\.(lua|sql)$/.test(path) ? text.replaceAll(/^[ \t]*--(?!\[).*\n/gm, '') : text
 }
 
 /** The results of `read` by path: of the first path, and of all that `next` leads to. */
@@ -256,7 +277,7 @@ It works with \`import\` and \`require\`, on Node >= 20.19.
 
 - \`shape()\` is for undici 7 or 8: \`npm install undici@7\`, or \`undici@8\` on Node >= 22.19.
 - A shaper with a store needs \`npm install ioredis\` or \`npm install pg\`.
-- The declarations describe every option. docs/outbound.md in the source directory has recipes, and docs/migrating.md what stands for
+- The declarations describe every option. docs/outbound.md in the source directory has recipes, and docs/migrating.md what replaces
   the options of other libraries.
 `
 

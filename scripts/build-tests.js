@@ -4,6 +4,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync }
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import ts from 'typescript'
+import { compileDecider } from './decider.js'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const configPath = join(root, 'tsconfig.json')
@@ -21,6 +22,7 @@ const emit = {
 /** Files built before the last change of the rules are built again. */
 const rulesChangedAt = Math.max(changedAt(configPath), changedAt(fileURLToPath(import.meta.url)))
 
+await compileDecider(root)
 const wanted = new Set(
   ['src', 'test'].flatMap(folder =>
     filesIn(folder)
@@ -29,7 +31,7 @@ const wanted = new Set(
   ),
 )
 // Deleted and renamed tests must not run any more.
-for (const path of filesIn('build')) if (!wanted.has(path)) rmSync(join(root, path))
+for (const path of [...filesIn('build/src'), ...filesIn('build/test')]) if (!wanted.has(path)) rmSync(join(root, path))
 
 function build(path) {
   const target = join('build', path.replace(/\.ts$/, '.js'))

@@ -1,4 +1,4 @@
-// Compiles src to dist, copies the files that live beside the code (.html, .lua, .sql), and writes shaper.schema.json and what users
+// Compiles src to dist and the decider to Lua, copies the files that live beside the code (.html, .lua, .sql), and writes shaper.schema.json and what users
 // of the library get.
 // Does nothing where nothing has changed since, and compiles again only what has.
 import { spawnSync } from 'node:child_process'
@@ -7,6 +7,7 @@ import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { buildLibrary, LIBRARY } from './build-library.js'
+import { compileDecider } from './decider.js'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const dist = join(root, 'dist')
@@ -17,9 +18,10 @@ const state = join(root, 'node_modules/.cache/leaky-shaper/tsbuildinfo')
 const declarations = join(root, 'node_modules/.cache/leaky-shaper/types')
 const RULES = [
   ...['package.json', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'LICENSE'],
-  ...['scripts/build.js', 'scripts/build-library.js'],
+  ...['scripts/build.js', 'scripts/build-library.js', 'scripts/decider.js'],
 ]
 
+await compileDecider(root)
 const sources = filesIn(join(root, 'src'))
 const isCode = path => path.endsWith('.ts')
 const targets = new Set(sources.map(path => (isCode(path) ? path.replace(/\.ts$/, '.js') : path)))

@@ -1,8 +1,9 @@
 // Installs the servers and the browser that the tests need. It prints each command first, and nothing when all are
-// installed. With SHAPER_NO_INSTALL=1 it only prints the command.
+// installed. On a terminal it asks first, except with CI=true. With SHAPER_NO_INSTALL=1 it only prints the command.
 import { spawnSync } from 'node:child_process'
 import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
+import { createInterface } from 'node:readline/promises'
 
 /** The folder of the system's own programs. It is not on everybody's PATH. */
 const SYSTEM = versions('/usr', '', /^sbin$/)
@@ -76,6 +77,12 @@ const PROGRAMS = [
     places: SYSTEM,
     packages: { 'apt-get': 'pgbouncer', dnf: 'pgbouncer', brew: 'pgbouncer' },
   },
+  {
+    // Its tests are skipped where it does not exist.
+    name: 'systemd',
+    variants: [['systemd-notify', 'systemd-socket-activate']],
+    packages: { 'apt-get': 'systemd', dnf: 'systemd' },
+  },
 ]
 
 /** Package managers. The first that is installed is used. */
@@ -85,13 +92,17 @@ const MANAGERS = [
   { program: 'brew', install: ['install'] },
 ]
 
+/** How long it waits for another package manager, and how long between two tries, in s. */
+const LONGEST_WAIT = 600
+const RETRY_AFTER = Number(process.env.SHAPER_RETRY_AFTER ?? 5)
+
 /** Debian's packages start their services unless this script forbids it. */
 const POLICY = process.env.SHAPER_POLICY_FILE ?? '/usr/sbin/policy-rc.d'
 
-const missing = PROGRAMS.filter(each => !isThere(each))
+const manager = MANAGERS.find(({ program }) => find(program) !== undefined)
+const missing = PROGRAMS.filter(each => !isThere(each) && (!manager || manager.program in each.packages))
 if (missing.length > 0) {
   const names = listed(missing)
-  const manager = MANAGERS.find(({ program }) => find(program) !== undefined)
   if (manager === undefined) {
     stop(`the tests need ${names}: install ${missing.length === 1 ? 'it' : 'them'}, with the programs on the PATH`)
   }
@@ -104,6 +115,7 @@ if (missing.length > 0) {
   const mayInstall = program === 'apt-get' && isRoot && process.env.SHAPER_NO_INSTALL !== '1'
   if (!mayInstall) stop(`the tests need ${names}; type: ${typed}`)
   process.stdout.write(`the tests need ${names}: ${typed}\n`)
+  if (!(await isConfirmed())) stop('nothing was installed')
   withoutServices(() => {
     for (const each of commands) run(program, each, typed)
   })
@@ -149,12 +161,32 @@ function versions(folder, inner, pattern = /./) {
     .map(name => join(folder, name, inner))
 }
 
+/** Asks the user on a terminal; yes by default. */
+async function isConfirmed() {
+  if (!process.stdin.isTTY || process.env.CI) return true
+  const terminal = createInterface({ input: process.stdin, output: process.stdout })
+  const answer = await terminal.question('Install them now? [Y/n] ')
+  terminal.close()
+  return /^(y|yes)?$/i.test(answer.trim())
+}
+
+/** Waits while another package manager holds the lock. */
 function run(program, arguments_, typed) {
-  const { status, error } = spawnSync(program, arguments_, {
-    stdio: ['ignore', 'ignore', 'inherit'],
-    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
-  })
-  if (status !== 0) throw new Error(`${program} failed (${error?.code ?? status}); type: ${typed}`)
+  for (let waited = 0; ; waited += RETRY_AFTER) {
+    const { status, error, stderr } = spawnSync(program, arguments_, {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      encoding: 'utf8',
+      env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+    })
+    if (status === 0) return
+    const isLocked = /\block\b/i.test(stderr ?? '')
+    if (!isLocked || waited >= LONGEST_WAIT) {
+      process.stderr.write(stderr ?? '')
+      throw new Error(`${program} failed (${error?.code ?? status}); type: ${typed}`)
+    }
+    if (waited === 0) process.stdout.write(`waiting for another package manager, ${LONGEST_WAIT} s at most\n`)
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_AFTER * 1_000)
+  }
 }
 
 /** Packages installed by `install` do not start their services. Afterwards the policy of the machine is restored. */

@@ -1,91 +1,161 @@
-// Runs the tests: `npm test` without the long ones, `npm run test:all` all of them, with coverage. `node scripts/test.js TIER...`
-// runs some tiers whole, after `npm run build:test`; `--quick` leaves their long files out.
+// Runs the tests. `npm test`: the everyday files without their long tests, and with a tenth of the runs of each property. `npm run
+// test:all`: the rest, that is the long files, the long tests, and each property with all of its runs (with SHAPER_DEEP=1 ten times as many). `node scripts/test.js PATH...` runs the
+// files under these paths whole, after `npm run build:test`; `--coverage` measures what they cover.
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, openSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { EXTENDED, TIERS } from '../test/tiers.js'
+import { ALONE, REST, SHARED } from '../test/tiers.js'
 
-/** A file that takes longer has hung, in s. The longest takes a minute, and on a machine with other work several times as long. */
-const TIMEOUT = 300
+/** A file that takes longer has hung, in s. On a machine with other work the longest takes several times as long as alone. */
+const TIMEOUT = process.env.SHAPER_DEEP === '1' ? 3_000 : 600
+/** How many files share a process. */
+const FILES_EACH = 10
+/** How the names of tests begin which take long; and of those that `npm test` does not run in full. */
+const LONG = '/^long: /'
+const LEFT_OUT = '/^(long|property): /'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+const results = join(root, 'build/results')
 const coverage = join(root, 'build/coverage')
+const timesPath = join(root, 'build/test-times.json')
 const args = process.argv.slice(2)
-const all = args.includes('--all')
-const names = args.filter(arg => !arg.startsWith('--'))
-const unknown = names.filter(name => !TIERS.some(tier => tier.name === name))
-if (unknown.length > 0) {
-  process.stderr.write(`no such tier: ${unknown.join(', ')}; there are ${TIERS.map(({ name }) => name).join(', ')}\n`)
-  process.exit(2)
-}
-const quick = args.includes('--quick') || (!all && names.length === 0)
+const wanted = args.filter(arg => !arg.startsWith('--')).map(path => path.replace(/^test\//, ''))
+const mode = args.includes('--all') ? 'rest' : wanted.length > 0 || args.includes('--coverage') ? 'whole' : 'everyday'
+/** Most files wait for sockets part of their time. The long ones are busy, or have real time as their subject. */
+const JOBS = Math.ceil(availableParallelism() * (mode === 'everyday' ? 2 : 1.5))
 
+const under = (path, starts) => starts.some(start => path.startsWith(start))
 const files = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
   .filter(path => path.endsWith('.test.ts'))
   .sort()
-const env = { ...process.env, TAP_TIMEOUT: `${TIMEOUT}` }
-if (all) {
-  rmSync(coverage, { recursive: true, force: true })
-  env.NODE_V8_COVERAGE = coverage
-}
+for (const start of [...ALONE, ...REST, ...SHARED, ...wanted])
+  if (!files.some(path => path.startsWith(start))) stop(`no test file begins with test/${start}`)
+const chosen = files.filter(path =>
+  mode === 'everyday' ? !under(path, REST) : wanted.length === 0 || under(path, wanted),
+)
+const tasks = mode === 'rest' ? tasksOfRest() : tasksOf(chosen)
+
+rmSync(results, { recursive: true, force: true })
+mkdirSync(results, { recursive: true })
+if (args.includes('--coverage')) rmSync(coverage, { recursive: true, force: true })
+const times = readTimes()
 const failed = []
-for (const { name, jobs, holds } of TIERS) {
-  if (names.length > 0 && !names.includes(name)) continue
-  const chosen = files.filter(path => tierOf(path) === name && !(quick && (name === 'system' || EXTENDED.has(path))))
-  if (chosen.length > 0) await runTier(name, `${holds}, ${chosen.length} files`, chosen, jobs)
-}
-if (all) {
+const startedAt = performance.now()
+const alone = tasks.filter(({ paths }) => under(paths[0], ALONE))
+const pooled = tasks.filter(task => !alone.includes(task)).sort((one, other) => weight(other) - weight(one))
+await runAll(`${pooled.flatMap(({ paths }) => paths).length} files, ${JOBS} processes at a time`, pooled, JOBS)
+await runAll(`${alone.length} files about real time, one at a time`, alone, 1)
+process.stdout.write(`# all: ${seconds(startedAt)} s\n`)
+writeFileSync(timesPath, JSON.stringify(times))
+if (args.includes('--coverage')) {
   const report = ['report', `--temp-directory=${coverage}`, '--skip-full']
   spawnSync(join(root, 'node_modules/.bin/c8'), report, { cwd: root, stdio: 'inherit' })
 }
 if (failed.length > 0) process.stderr.write(`failed: ${failed.join(', ')}\n`)
 process.exitCode = failed.length > 0 ? 1 : 0
 
-async function runTier(name, title, chosen, jobs) {
-  process.stdout.write(`\n# ${name}: ${title}\n`)
-  const startedAt = performance.now()
-  const waiting = [...chosen]
-  const times = []
-  const work = async () => {
-    for (let path = waiting.shift(); path !== undefined; path = waiting.shift()) {
-      const begin = performance.now()
-      if (!(await runFile(path))) failed.push(path)
-      times.push([seconds(begin), path])
-    }
-  }
-  await Promise.all(Array.from({ length: jobs }, work))
-  const longest = times.sort(([one], [other]) => other - one).slice(0, 3)
-  const shown = longest.map(([time, path]) => `${path.replace('.test.ts', '')} ${time}`).join(', ')
-  process.stdout.write(`# ${name}: ${seconds(startedAt)} s; longest: ${shown}\n`)
+/** Files that may share a process do, `FILES_EACH` at a time. */
+function tasksOf(paths, only) {
+  const shared = paths.filter(path => under(path, SHARED) && !setsRoot(path))
+  const count = Math.ceil(shared.length / FILES_EACH)
+  const groups = Array.from({ length: count }, (_, index) => shared.filter((_, at) => at % count === index))
+  const single = paths.filter(path => !shared.includes(path)).map(path => [path])
+  return [...groups, ...single].map(group => ({ paths: group, only }))
 }
 
-/** Runs a test file by itself, without a runner's loader, which would cost more than most files. */
-async function runFile(path) {
-  const script = join('build/test', path.replace(/\.ts$/, '.js'))
-  const results = join(root, script.replace(/\.js$/, '.tap'))
-  const output = openSync(results, 'w')
-  const child = spawn(process.execPath, ['--enable-source-maps', script], {
+/** What `npm test` left out: the files of REST, and in all others the long tests and the properties. */
+function tasksOfRest() {
+  const others = files.filter(path => !under(path, REST) && leavesOut(path))
+  return [...tasksOf(files.filter(path => under(path, REST))), ...tasksOf(others, LEFT_OUT)]
+}
+
+/** Whether `runs` counts the runs of some of its tests, or some are long. */
+function leavesOut(path) {
+  return /\/runs\.js'|odelled\(|['`]long: /.test(sourceOf(path))
+}
+
+/** Whether a file sets what all tests of its process would share. */
+function setsRoot(path) {
+  return /^t\.(jobs|teardown|before|after|beforeEach|afterEach|setTimeout)\b/m.test(sourceOf(path))
+}
+
+function sourceOf(path) {
+  return readFileSync(join(root, 'test', path), 'utf8')
+}
+
+async function runAll(title, waiting, jobs) {
+  if (waiting.length === 0) return
+  process.stdout.write(`# ${title}\n`)
+  const longest = []
+  const work = async () => {
+    for (let task = waiting.shift(); task !== undefined; task = waiting.shift()) {
+      const begin = performance.now()
+      if (!(await run(task))) failed.push(...task.paths)
+      const time = seconds(begin)
+      times[nameOf(task)] = Number(time)
+      longest.push([time, nameOf(task)])
+    }
+  }
+  const begin = performance.now()
+  await Promise.all(Array.from({ length: jobs }, work))
+  const shown = longest.sort(([one], [other]) => other - one).slice(0, 5)
+  process.stdout.write(`# ${seconds(begin)} s; longest: ${shown.map(([time, name]) => `${name} ${time}`).join(', ')}\n`)
+}
+
+/** Runs files in a process of their own, without a runner's loader, which would cost more than most files. */
+async function run(task) {
+  const log = join(results, `${nameOf(task).replaceAll(/[^\w-]+/g, '-')}.tap`)
+  const output = openSync(log, 'w')
+  const timeout = TIMEOUT + 10 * (task.paths.length - 1)
+  const scripts = task.paths.map(path => join('build/test', path.replace(/\.ts$/, '.js')))
+  const child = spawn(process.execPath, ['--enable-source-maps', 'scripts/test-files.js', ...scripts], {
     cwd: root,
-    env,
+    env: {
+      ...process.env,
+      TAP_TIMEOUT: `${timeout}`,
+      ...(mode === 'everyday' && { SHAPER_RUNS: '0.1', TAP_GREP: LONG, TAP_INVERT: '1' }),
+      ...(task.only !== undefined && { TAP_GREP: task.only }),
+      ...(args.includes('--coverage') && { NODE_V8_COVERAGE: coverage }),
+    },
     stdio: ['ignore', output, output],
     // tap itself says first what hangs.
-    timeout: (TIMEOUT + 10) * 1_000,
+    timeout: (timeout + 10) * 1_000,
     killSignal: 'SIGKILL',
   })
   const [code, signal] = await once(child, 'exit')
   closeSync(output)
-  const lines = readFileSync(results, 'utf8').split('\n')
+  const lines = readFileSync(log, 'utf8').split('\n')
   const planned = lines.some(line => /^1\.\.\d/.test(line))
   const good = code === 0 && planned
   const reason = code !== 0 ? `exit ${code ?? signal}` : 'it ended before its tests did'
   const shown = lines.filter(line =>
-    good ? /# (SKIP|TODO)/.test(line) : !/^\s*(ok \d|TAP version|# Subtest|\d+\.\.\d|$)/.test(line),
+    good ? /# (SKIP(?! filter)|TODO)/.test(line) : !/^\s*(ok \d|TAP version|# Subtest|\d+\.\.\d|$)/.test(line),
   )
-  if (!good) process.stdout.write(`\nnot ok ${script}: ${reason}; all of it: ${results}\n`)
+  if (!good) process.stdout.write(`\nnot ok ${task.paths.join(', ')}: ${reason}; all of it: ${log}\n`)
   if (shown.length > 0) process.stdout.write(`${shown.join('\n')}\n`)
   return good
+}
+
+/** The first file, and how many more. */
+function nameOf({ paths: [first, ...more], only = '' }) {
+  return `${only && 'left out: '}${first.replace('.test.ts', '')}${more.length > 0 ? ` + ${more.length}` : ''}`
+}
+
+/** The longest begin first, so that none is left at the end: by the last run, else by the size of the files. */
+function weight(task) {
+  const size = path => statSync(join(root, 'test', path)).size / 4_000
+  return times[nameOf(task)] ?? task.paths.map(size).reduce((sum, each) => sum + each)
+}
+
+function readTimes() {
+  try {
+    return JSON.parse(readFileSync(timesPath, 'utf8'))
+  } catch {
+    return {}
+  }
 }
 
 /** In s, since then. */
@@ -93,11 +163,7 @@ function seconds(begin) {
   return ((performance.now() - begin) / 1_000).toFixed(1)
 }
 
-/** The tier with the longest path that is a prefix of the file. */
-function tierOf(path) {
-  const lengthIn = ({ paths }) =>
-    Math.max(0, ...paths.filter(start => path.startsWith(start)).map(start => start.length))
-  const best = TIERS.reduce((longest, tier) => (lengthIn(tier) > lengthIn(longest) ? tier : longest))
-  if (lengthIn(best) === 0) throw new Error(`test/${path} is in no tier; name it in test/tiers.js`)
-  return best.name
+function stop(message) {
+  process.stderr.write(`${message}\n`)
+  process.exit(2)
 }

@@ -9,12 +9,9 @@ export {
   profiles,
 } from './config/profiles.js'
 export type { Cancel, Clock } from './core/clock.js'
-export { StoreError } from './core/store.js'
 export type { CallOptions, RunOptions } from './outbound/calls/call-options.js'
 export type { MapOptions } from './outbound/calls/map.js'
-export type { Admitted } from './outbound/calls/promised-call.js'
-export type { RoomOptions } from './outbound/calls/room.js'
-export type { RunContext } from './outbound/calls/run-call.js'
+export type { Admitted, RunContext } from './outbound/calls/run-call.js'
 export {
   ClearedError,
   ClosedError,
@@ -41,6 +38,13 @@ export type {
 } from './outbound/options.js'
 export { createTestClock, type TestClock } from './outbound/process-clock.js'
 export { type AnswerHeaders, retryAfterOf } from './outbound/retry-after.js'
-export { createShaper, type OutboundShaper, type WrapOptions } from './outbound/shaper.js'
-export type { KeyStatus, ShaperStatus } from './outbound/status.js'
+export {
+  createShaper,
+  type KeyStatus,
+  type OutboundShaper,
+  type RoomOptions,
+  type ShaperStatus,
+  type WrapOptions,
+} from './outbound/shaper.js'
 export { type ShapeInterceptor, type ShapeOptions, shape } from './outbound/undici/interceptor.js'
+export { StoreError } from './sharing/store.js'

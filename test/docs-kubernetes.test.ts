@@ -99,7 +99,7 @@ t.test('shaper check accepts the configuration, and warns of nothing in it', asy
 })
 
 t.test('ports, labels and names agree', async t => {
-  t.equal(formatListen(settings.listen), `0.0.0.0:${portOf('http')}`)
+  t.equal(formatListen(settings.listen[0]!), `0.0.0.0:${portOf('http')}`)
   t.equal(formatListen(settings.admin!.listen), `0.0.0.0:${portOf('admin')}`)
   t.ok(selects(deployment.selector.matchLabels, deployment.template.metadata.labels))
   t.ok(selects(find('PodDisruptionBudget').spec.selector.matchLabels, deployment.template.metadata.labels))
@@ -188,7 +188,7 @@ t.test('kustomization.yaml has every file but that of the Prometheus operator', 
   t.equal(status, 0, stderr)
 })
 
-t.test('the pod: its probes answer as Kubernetes wants, and it ends with 0 in its time', async t => {
+t.test('long: the pod: its probes answer as Kubernetes wants, and it ends with 0 in its time', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const config = text

@@ -1,11 +1,11 @@
-/** The examples of `shaper replay` in README.md and docs/replay.md are run. */
+/** The examples of `shaper replay` in docs/guide.md and docs/replay.md are run. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { FORMATS } from '../src/replay/formats/format-names.js'
-import { timeInSecond } from '../src/replay/input/spread-in-second.js'
+import { timeInSecond } from '../src/replay/input/reorder.js'
 import { ROOT, shaperHere } from './cli/command.js'
 import { blocks } from './docs-code.js'
 
@@ -37,7 +37,7 @@ t.test('docs/replay.md has every format', async t => {
   )
 })
 
-t.test('replays of README.md and docs/replay.md run, on a log and configurations', async t => {
+t.test('replays of docs/guide.md and docs/replay.md run, on a log and configurations', async t => {
   const limits = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
   const log = gunzipSync(readFileSync(`${ROOT}/test/fixtures/apache-access.log.gz`))
   const cwd = t.testdir({
@@ -58,7 +58,7 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
   t.teardown(() => process.chdir(back))
   const { stdout: report } = await shaperHere(['replay', 'access.log', '--json'], { cwd })
   for (const name of ['monday.json', 'friday.json']) writeFileSync(`${cwd}/${name}`, report)
-  const lines = ['README.md', 'docs/replay.md'].flatMap(page =>
+  const lines = ['docs/guide.md', 'docs/replay.md'].flatMap(page =>
     blocks(page, 'sh').flatMap(block => block.match(/^.*shaper replay .*$/gm) ?? []),
   )
   t.ok(lines.length > 10)

@@ -137,6 +137,40 @@ t.test('an upstream that is dead', async t => {
   await until('the log says so', () => here.stderr().includes('the upstream answers again'))
 })
 
+t.test('servers that are down, and checks that never pass', async t => {
+  const here = await start(t)
+  const file = `${here.cwd}/shaper.config.json`
+  // Nobody listens there. A free port may be another test's by now.
+  const other = 1
+  const ports = (text: string): string => withPorts(text, here.ports).replaceAll(':9001', `:${other}`)
+  const told = async (seen: string): Promise<boolean> => {
+    const response = await fetch(`http://127.0.0.1:${here.ports.admin}/buckets`)
+    return (await response.text()).includes(seen)
+  }
+  const reload = async (more: object, seen: string): Promise<void> => {
+    const servers = JSON.parse(ports('["http://127.0.0.1:9000", "http://127.0.0.1:9001"]')) as string[]
+    const config = JSON.parse(readFileSync(file, 'utf8')) as object
+    writeFileSync(file, JSON.stringify({ ...config, upstream: { servers, ...more } }))
+    await until(seen, () => told(seen), 20_000)
+  }
+  const url = `http://127.0.0.1:${here.ports.listen}/`
+  const breaker = { failures: 1, probe: '50s', maxProbe: '60s', hold: '1ms' }
+  await reload({ breaker }, '"servers":[')
+  await fetch(url)
+  await until('both are down', async () => (await fetch(url)).status === 503)
+  await check(t, 'All servers are down', here)
+  await serve(t, here.ports.upstream, (req, res) => res.writeHead(req.url === '/' ? 200 : 404).end())
+  // Other settings make other breakers, which are closed.
+  await reload({ breaker: { ...breaker, failures: 2 } }, '"isUp":true')
+  await until('one is down', async () => {
+    t.equal((await fetch(url)).status, 200)
+    return told('1 of 2 servers is down')
+  })
+  await check(t, 'One server is down', here)
+  await reload({ health: { path: '/healthz', interval: '50ms' } }, 'was answered 404')
+  await check(t, 'A health check never passes', here)
+})
+
 t.test('an upstream that asks for a pause', async t => {
   const pauseOn = { status: [429] }
   const port = await freePort()

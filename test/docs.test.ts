@@ -1,7 +1,8 @@
-/** Every example in README.md and docs/ is run. */
+/** Every example in README.md and docs/ is run, and links and figures hold. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import t from 'tap'
 import { parseConfig } from '../src/config/load.js'
 import { createVirtualClock } from '../src/core/clock.js'
@@ -16,6 +17,9 @@ const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${n
 
 /** All their commands are run by tests of their own. */
 const RUN_ELSEWHERE = ['docs/tutorial.md', 'docs/when-something-is-wrong.md']
+
+/** A newcomer's first commands warn of nothing. */
+const BEGINNINGS = ['README.md', 'docs/guide.md']
 
 /** The last configuration with a key above a command. */
 function fileBefore(page: string, command: string, key: 'store' | 'egress'): string {
@@ -50,7 +54,7 @@ for (const page of pages) {
       const cwd = key === undefined ? ROOT : t.testdir({ 'shaper.config.json': fileBefore(page, command, key) })
       const { code, stderr } = await shaperHere(['check', ...args.slice(1)], { cwd })
       t.equal(code, 0, `${command}: ${stderr}`)
-      if (page === 'README.md' && args[0] === 'start') t.notMatch(stderr, /warning: trustProxy/, command)
+      if (BEGINNINGS.includes(page) && args[0] === 'start') t.notMatch(stderr, /warning: trustProxy/, command)
     }
   })
 }
@@ -62,11 +66,11 @@ function asOnABusyMachine(text: string): RegExp {
 }
 
 // Each is a process, and most of them wait.
-t.test('the library: every example runs, ends and prints what its comments say', { buffered: true }, async t => {
+t.test('long: the library: every example runs, ends and prints what its comments say', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   t.jobs = 3
-  for (const page of ['README.md', 'docs/outbound.md', 'docs/migrating.md']) {
+  for (const page of ['docs/outbound.md', 'docs/migrating.md']) {
     const examples = blocks(page, 'ts')
     t.ok(examples.length >= 2, page)
     for (const [index, block] of examples.entries()) {
@@ -85,6 +89,14 @@ function promisedBy(example: string): string[] {
     .map(([, text]) => text!)
     .filter(text => !text.endsWith('or a little less'))
 }
+
+t.test('README: check warns of none of its configurations', async t => {
+  for (const block of blocks('README.md', 'json')) {
+    const { code, stderr } = await shaperHere(['check', '--json'], { cwd: t.testdir({ 'shaper.config.json': block }) })
+    t.equal(code, 0, stderr)
+    t.equal(stderr, '', block)
+  }
+})
 
 t.test('README: the burst of curls comes out one every 200 ms', { buffered: true }, async t => {
   const burst = blocks('README.md', 'sh').find(block => block.includes('curl'))!
@@ -117,8 +129,8 @@ t.test('README: the burst of curls comes out one every 200 ms', { buffered: true
   t.ok(last > 1.6 && last < 3 + spread / 1_000, `the last was held for ${last} s after the first came`)
 })
 
-t.test('README: the comments of the library example are right', async t => {
-  const [example] = blocks('README.md', 'ts')
+t.test('docs/outbound.md: the comments of the meter are right', async t => {
+  const example = blocks('docs/outbound.md', 'ts').find(block => block.includes('bucket.fillup'))
   const clock = createVirtualClock()
   const bucket = new LeakyBucket({ rate: '1/s', capacity: 10, clock })
   const told = [...example!.matchAll(/^bucket\.(\w+)\((\d*)\) \/\/ (.*)$/gm)]
@@ -128,6 +140,24 @@ t.test('README: the comments of the library example are right', async t => {
     const result = argument === '' ? call() : call(Number(argument))
     const written = JSON.stringify(result).replaceAll('"', '').replaceAll(',', ', ').replaceAll(':', ': ')
     t.ok(comment!.startsWith(written.replace(/^\{(.*)\}$/, '{ $1 }')), `${verb}: ${written}`)
+  }
+})
+
+t.test('README compares with nginx by figures of docs/benchmarks.md, in 8 kB', async t => {
+  const text = readFileSync(`${ROOT}/README.md`, 'utf8')
+  const measured = new Set(readFileSync(`${ROOT}/docs/benchmarks.md`, 'utf8').match(/\d+(\.\d+)?/g))
+  const [, rows] = /^\| \| shaper \| nginx.*\n.*\n((?:\|.*\n)+)/m.exec(text)!
+  const figures = [...rows!.matchAll(/^\|[^|]*\|(.*)\|$/gm)].flatMap(
+    ([, cells]) => cells!.replaceAll(/(\d),(?=\d{3})/g, '$1').match(/\d+(\.\d+)?/g) ?? [],
+  )
+  t.ok(figures.length >= 12)
+  for (const figure of figures) t.ok(measured.has(figure), figure)
+  t.ok(Buffer.byteLength(text) <= 8_000)
+})
+
+t.test('a decision has at most 6 kB', async t => {
+  for (const name of readdirSync(`${ROOT}/docs/decisions`)) {
+    t.ok(statSync(`${ROOT}/docs/decisions/${name}`).size <= 6_000, name)
   }
 })
 
@@ -148,12 +178,41 @@ t.test('docs/semantics.md promises no more of the bound than docs/benchmarks.md 
   )
 })
 
+t.test('links between documents lead to a file and a heading', async t => {
+  const top = readdirSync(ROOT).filter(name => name.endsWith('.md'))
+  const below = ['docs', 'deploy', 'examples'].flatMap(folder =>
+    readdirSync(`${ROOT}/${folder}`, { recursive: true, encoding: 'utf8' })
+      .filter(name => name.endsWith('.md'))
+      .map(name => `${folder}/${name}`),
+  )
+  for (const page of [...top, ...below]) {
+    const text = readFileSync(`${ROOT}/${page}`, 'utf8')
+    for (const [, link] of text.replaceAll(/^```.*\n[\s\S]*?^```$/gm, '').matchAll(/\]\((?!https?:)([^)\s]+)\)/g)) {
+      const [path, heading] = link!.split('#')
+      const file = path === '' ? `${ROOT}/${page}` : join(dirname(`${ROOT}/${page}`), path!)
+      const found = existsSync(file) && (heading === undefined || headingsOf(file).includes(heading))
+      t.ok(found, `${page}: ${link}`)
+    }
+  }
+})
+
+/** The anchors of a page's headings, as GitHub makes them. */
+function headingsOf(file: string): string[] {
+  const text = readFileSync(file, 'utf8').replaceAll(/^```.*\n[\s\S]*?^```$/gm, '')
+  return [...text.matchAll(/^#+ (.*)$/gm)].map(([, heading]) =>
+    heading!
+      .toLowerCase()
+      .replaceAll(/[^\w\- ]/g, '')
+      .replaceAll(' ', '-'),
+  )
+}
+
 t.test('compose.yaml has a valid configuration for its instances', async t => {
   const text = readFileSync(`${ROOT}/compose.yaml`, 'utf8')
   const [, block = ''] = /^ {4}content: \|\n((?: {6}.*\n|\n)+)/m.exec(text) ?? []
   const { store, listen, routes } = parseConfig(block.replace(/^ {6}/gm, ''), { env: {} })
   t.match(store, { type: 'redis', url: 'redis://redis:6379' })
-  t.equal(listen.host, '0.0.0.0')
+  t.match(listen, [{ host: '0.0.0.0' }])
   t.equal(routes[0]!.upstream.url, 'http://upstream:9000')
   for (const service of ['shaper', 'redis', 'upstream']) t.match(text, new RegExp(`^  ${service}:$`, 'm'))
 })

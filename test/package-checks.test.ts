@@ -17,7 +17,7 @@ const [, KB] = /`leaky-shaper-core` .* itself \(under (\d+) kB\)/.exec(
 )!
 
 /** What an installed package may take, in bytes. `leaky-shaper` is the program as well, with its documents. */
-const LARGEST: Record<string, number> = { 'leaky-shaper': 4_000_000, 'leaky-shaper-core': Number(KB) * 1e3 }
+const LARGEST: Record<string, number> = { 'leaky-shaper': 4_300_000, 'leaky-shaper-core': Number(KB) * 1e3 }
 
 t.test('packed', { timeout: 120_000 }, async t => {
   const directory = emptyDirectory(t)
@@ -76,11 +76,15 @@ await t.test('the program is not loaded with the library', async t => {
   for (const code of ["import 'leaky-shaper'", "require('leaky-shaper')"]) {
     // In its own directory the package's name is its own.
     const { own, others } = await loadedFiles(ROOT, 'leaky-shaper', code)
-    t.same(others, [], code)
+    const more = others.filter(path => !path.includes('/node_modules/structured-headers/'))
+    t.same(more, [], `${code}: nothing but the parser of fields`)
     t.ok(own > 30, `${own} files`)
   }
   const { others } = await loadedFiles(ROOT, 'leaky-shaper', "import 'leaky-shaper'; import 'zod'")
-  t.ok(others.length > 0 && others.every(path => path.includes('/node_modules/zod/')), 'zod would be seen')
+  t.ok(
+    others.some(path => path.includes('/node_modules/zod/')),
+    'zod would be seen',
+  )
 })
 
 /** The declarations of a package, as an editor reads them. */

@@ -4,6 +4,8 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
 import { compile, consumerOf, emptyDirectory, loadedFiles, NAMES, pack, QUIET, RESOLUTIONS, run } from './packed.js'
+import { startPostgres } from './servers/postgres.js'
+import { startRedis } from './servers/redis.js'
 
 t.test('packed and installed', { timeout: 240_000 }, async t => {
   const directory = emptyDirectory(t)
@@ -92,6 +94,22 @@ shaper.run(() => 1).catch(error => console.log(error.message)).then(() => shaper
       cpSync(join(project, 'node_modules/leaky-shaper-core'), own, { recursive: true })
       mkdirSync(join(home, 'node_modules'), { recursive: true })
       symlinkSync(own, join(home, 'node_modules/leaky-shaper-core'))
+    }
+  })
+
+  await t.test('stores work: their scripts are in the one file', async t => {
+    const [redis, postgres] = [await startRedis(), await startPostgres()]
+    t.teardown(() => Promise.all([redis.stop(), postgres.close()]))
+    for (const [client, type, url] of [
+      ['ioredis', 'redis', redis.url],
+      ['pg', 'postgres', postgres.url],
+    ] as const) {
+      const store = JSON.stringify({ type, url, onOutage: 'closed', timeout: '3s' })
+      const code = `const shaper = require('leaky-shaper-core').createShaper({ rate: 5, capacity: 5, store: ${store} })
+shaper.run(() => 'ran').then(console.log, error => console.log(error.message)).then(() => shaper.drain())`
+      symlinkSync(`${ROOT}/node_modules/${client}`, join(project, 'node_modules', client))
+      t.equal(await run(project, process.execPath, '-e', code), 'ran\n', type)
+      rmSync(join(project, 'node_modules', client))
     }
   })
 

@@ -1,6 +1,8 @@
 /** The package as users get it: packed, installed elsewhere, imported, required, compiled against. Needs an up-to-date dist. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
 import { compile, consumerOf, emptyDirectory, NAMES, pack, QUIET, RESOLUTIONS, run } from './packed.js'
@@ -43,7 +45,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
 
   await t.test('has the needed files, and nothing else', async t => {
     const allowed =
-      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|deploy\/(README\.md|gate\/[\w.-]+|kubernetes\/[\w-]+\.yaml)|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.proto|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
+      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|deploy\/(README\.md|gate\/[\w.-]+|kubernetes\/[\w-]+\.yaml)|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
     t.same(
       paths.filter(path => !allowed.test(path)),
       [],
@@ -53,9 +55,22 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
       'dist/types/index.d.ts',
       'dist/pacing/pacing-thread.js',
       'dist/stores/redis/scripts/decide.lua',
+      'dist/stores/redis/scripts/decider/leases.lua',
     ]) {
       t.ok(paths.includes(path), path)
     }
+  })
+
+  await t.test('npx starts the demo', async t => {
+    const begun = performance.now()
+    // Nothing of it is in this cache.
+    const child = spawn('npx', ['--yes', `./${basename(tarball)}`, 'demo'], {
+      cwd: dirname(tarball),
+      env: { ...process.env, NODE_V8_COVERAGE: '', npm_config_cache: join(directory, 'cache') },
+    })
+    t.match(String(await once(child.stdout, 'data')), /^A burst of 14/)
+    t.comment(`${((performance.now() - begun) / 1_000).toFixed(1)} s until the demo runs`)
+    t.same(await once(child, 'close'), [0, null])
   })
 
   const others = ['undici@7', 'undici-8@npm:undici@8', '@types/node@20']

@@ -4,6 +4,7 @@ import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
+import { openTerminal } from './servers/tmux.js'
 
 /** After Chromium, which some tests leave out. */
 const MORE = [
@@ -19,10 +20,12 @@ const MORE = [
   'haproxy',
   'caddy',
   'pgbouncer',
+  'systemd-notify',
+  'systemd-socket-activate',
 ]
 const BINARIES = ['redis-server', 'redis-cli', 'initdb', 'postgres', 'chromium', ...MORE]
 const ALL =
-  'redis-server, PostgreSQL, Chromium, gunicorn, Apache, PHP, Python, promtool, nginx, zsh, fish, tmux, HAProxy, Caddy and PgBouncer'
+  'redis-server, PostgreSQL, Chromium, gunicorn, Apache, PHP, Python, promtool, nginx, zsh, fish, tmux, HAProxy, Caddy, PgBouncer and systemd'
 const isRoot = process.getuid?.() === 0
 
 /** A folder with these programs in it, each a script of the shell. */
@@ -83,12 +86,12 @@ t.test('the command to type is told, for what is missing only', async t => {
   const sudo = isRoot ? '' : 'sudo '
   t.equal(
     told({ dnf: 'exit 9' }),
-    `the tests need ${ALL}; type: ${sudo}dnf install -y redis postgresql-server chromium python3-gunicorn httpd php-cli python3 golang-github-prometheus nginx zsh fish tmux haproxy caddy pgbouncer\n`,
+    `the tests need ${ALL}; type: ${sudo}dnf install -y redis postgresql-server chromium python3-gunicorn httpd php-cli python3 golang-github-prometheus nginx zsh fish tmux haproxy caddy pgbouncer systemd\n`,
   )
 })
 
 t.test('with brew only what is missing', async t => {
-  const there = ['redis-server', 'redis-cli', ...MORE, 'httpd']
+  const there = ['redis-server', 'redis-cli', ...MORE.filter(name => !name.startsWith('systemd')), 'httpd']
   const { status, stderr } = setup(folder(t, { ...Object.fromEntries(there.map(name => [name, ''])), brew: 'exit 9' }))
   t.equal(status, 1)
   t.equal(stderr, 'the tests need PostgreSQL and Chromium; type: brew install postgresql google-chrome\n')
@@ -98,7 +101,7 @@ t.test('on Debian: root has it installed, and no service starts; others are told
   const path = folder(t, { 'apt-get': aptGet(creating), 'policy-rc.d': 'exit 7' })
   const { status, stdout, stderr } = setup(path)
   const command =
-    'apt-get install -y --no-install-recommends redis-server postgresql chromium gunicorn apache2 php-cli python3 prometheus nginx-light zsh fish tmux haproxy caddy pgbouncer'
+    'apt-get install -y --no-install-recommends redis-server postgresql chromium gunicorn apache2 php-cli python3 prometheus nginx-light zsh fish tmux haproxy caddy pgbouncer systemd'
   if (!isRoot) {
     t.equal(status, 1)
     t.equal(stderr, `the tests need ${ALL}; type: sudo apt-get update && sudo ${command}\n`)
@@ -139,4 +142,42 @@ t.test('an installation without the programs', async t => {
   const { status, stderr } = setup(folder(t, { 'apt-get': aptGet(':') }))
   t.equal(status, 1)
   t.ok(stderr.startsWith(`${ALL} cannot be found after: apt-get update && `), stderr)
+})
+
+t.test('another package manager at work is waited for', async t => {
+  if (!isRoot) return
+  const locked = `
+  if [ ! -e "$folder/second" ]; then
+    : > "$folder/second"
+    echo 'E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt-get)' >&2
+    exit 100
+  fi
+  ${creating}`
+  const path = folder(t, { 'apt-get': aptGet(locked) })
+  const { status, stdout, stderr } = setup(path, { SHAPER_RETRY_AFTER: '0.01' })
+  t.equal(stderr, '')
+  t.equal(status, 0)
+  t.match(stdout, /\nwaiting for another package manager, 600 s at most\n$/)
+})
+
+t.test('on a terminal it asks first', async t => {
+  if (!isRoot) return
+  const answered = async (key: string, env: string[] = []) => {
+    const path = folder(t, { 'apt-get': aptGet(creating) })
+    const all = [`PATH=${path}`, 'SHAPER_PATH_ONLY=1', `SHAPER_POLICY_FILE=${path}/policy-rc.d`, ...env]
+    const command = ['/usr/bin/env', '-u', 'CI', ...all, process.execPath, `${ROOT}/scripts/setup.js`]
+    const terminal = await openTerminal(t, command, { columns: 200, rows: 20 })
+    if (key !== '') {
+      await terminal.shows(/Install them now\? \[Y\/n\]/)
+      await terminal.press(key, 'Enter')
+    }
+    await terminal.shows(/\[status \d\]/)
+    const screen = (await terminal.rows()).join('\n')
+    return { status: /\[status (\d)\]/.exec(screen)?.[1], called: existsSync(join(path, 'calls')), screen }
+  }
+  t.match(await answered('n'), { status: '1', called: false, screen: /nothing was installed/ })
+  t.match(await answered('y'), { status: '0', called: true })
+  const ci = await answered('', ['CI=true'])
+  t.match(ci, { status: '0', called: true })
+  t.notMatch(ci.screen, /Install them now/)
 })

@@ -1,71 +1,80 @@
 // @ts-check
-/**
- * Which test belongs where, in the order in which the tiers run. A file is in the tier with the longest path that it begins with.
- *
- * @type {readonly { name: string, holds: string, jobs: number, paths: readonly string[] }[]}
- */
-export const TIERS = [
-  {
-    name: 'browser',
-    holds: 'the dashboard, the replay page and waiting pages in Chromium',
-    jobs: 2,
-    paths: ['admin/dashboard', 'replay/page', 'proxy/waiting-browser'],
-  },
-  {
-    name: 'unit',
-    holds: 'core, configuration, replay, memory store, on the virtual clock',
-    jobs: 2,
-    paths: [
-      'core/',
-      'config/',
-      'http/',
-      'sharing/',
-      'replay/',
-      'stores/memory',
-      'instances/simulator',
-      'floors',
-      'setup',
-      'stores/redis-shards',
-    ],
-  },
-  {
-    name: 'integration',
-    holds: 'proxy, admin server and library over real sockets',
-    jobs: 3,
-    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'gate/'],
-  },
-  {
-    name: 'timing',
-    holds: 'what real time is the subject of, one file at a time',
-    jobs: 1,
-    paths: ['pacing/', 'outbound/connecting', 'outbound/interceptor', 'proxy/trace', 'hardening/bounds'],
-  },
-  { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 2, paths: ['stores/'] },
-  {
-    name: 'cli',
-    holds: 'the command line, the documents, the package',
-    jobs: 3,
-    paths: ['cli/', 'docs', 'examples', 'package'],
-  },
-  {
-    name: 'system',
-    holds:
-      'several instances, outages, rude traffic, ten thousand held, upstreams of few workers and on PostgreSQL; alone on the machine',
-    jobs: 1,
-    paths: ['instances/', 'soak/', 'upstreams/', 'hardening/held', 'cli/store', 'cli/workers.test', 'gate/hang-ups'],
-  },
+/** Which test files share a process, which run alone, and which `npm test` leaves to `npm run test:all`. Entries are beginnings of paths. */
+
+/** Files that may share a process: they leave no server, no timer and no variable of the environment behind. */
+export const SHARED = [
+  ...['core/', 'config/', 'http/', 'sharing/', 'replay/', 'proxy/', 'stores/memory', 'stores/schedule'],
+  ...[
+    'stores/clock-offset',
+    'stores/in-time',
+    'stores/constants',
+    'admin/fleet',
+    'admin/keys',
+    'admin/merge-snapshots',
+  ],
+  ...[
+    'admin/metrics',
+    'admin/remembered',
+    'admin/server',
+    'admin/stored-level',
+    'admin/traffic-tally',
+    'admin/troubles',
+  ],
+  ...['instances/appointments', 'instances/bursts', 'instances/claims', 'instances/latecomer', 'instances/leases'],
+  ...['instances/longest-wait', 'instances/lost-answers', 'instances/order', 'instances/random', 'instances/simulator'],
+  ...['instances/small-buckets', 'outbound/arguments', 'outbound/context', 'outbound/leaky-bucket', 'outbound/run'],
 ]
 
-/** These files run in `npm run test:all` only, as does the whole tier `system`. */
-export const EXTENDED = new Set([
-  'admin/dashboard-pictures.test.ts',
-  'cli/replay.test.ts',
-  'outbound/examples.test.ts',
-  'package-core.test.ts',
-  'package.test.ts',
-  'proxy/loop.test.ts',
-  'stores/postgres-server.test.ts',
-  'stores/redis-cluster.test.ts',
-  'stores/redis-failure.test.ts',
-  'stores/redis-traffic.test.ts',
-])
+/** What real time is the subject of: one file at a time, after all others. */
+export const ALONE = [
+  ...['pacing/', 'proxy/trace', 'hardening/bounds', 'hardening/held'],
+  ...['instances/clock-steps', 'instances/cluster-failover', 'instances/distance'],
+  ...['instances/hang-ups', 'instances/outage-', 'instances/postgres-rate', 'instances/rate', 'instances/workers.test'],
+  'soak/soak',
+  'cli/restart',
+]
+
+/** Run by `npm run test:all` only. */
+export const REST = [
+  ...['admin/dashboard-', 'proxy/waiting-browser', 'replay/page'],
+  ...[
+    'package',
+    'examples',
+    'docs-migrating',
+    'docs-operating',
+    'docs-replay',
+    'docs-site',
+    'docs-tutorial',
+    'docs-wrong',
+  ],
+  ...[
+    'deliver/processes',
+    'cli/drain-delay',
+    'cli/hash-pick',
+    'cli/key-limits',
+    'cli/hang-up',
+    'cli/levels-file',
+    'cli/pretty',
+    'cli/quotas',
+    'cli/replay',
+    'cli/restart',
+    'cli/store',
+    'cli/tracing',
+    'cli/systemd',
+    'cli/unix',
+    'cli/workers.test',
+  ],
+  ...['core/patience', 'core/newcomers', 'core/adaptive', 'gate/hang-ups', 'gate/command'],
+  ...['outbound/connecting', 'outbound/examples', 'outbound/interceptor', 'outbound/process', 'outbound/types'],
+  ...['hardening/bounds', 'hardening/held', 'hardening/slow', 'instances/', 'soak/soak', 'upstreams/'],
+  ...['proxy/buffer-memory', 'proxy/connection-limit', 'proxy/loop', 'proxy/protection', 'proxy/slow-readers'],
+  ...['pacing/burst', 'proxy/trace', 'replay/proxy', 'replay/target', 'cli/import.test'],
+  ...[
+    'stores/pgbouncer',
+    'stores/postgres-reports',
+    'stores/postgres-server',
+    'stores/redis-cluster',
+    'stores/redis-failure',
+    'stores/redis-traffic',
+  ],
+]

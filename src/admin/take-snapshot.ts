@@ -1,16 +1,16 @@
-/** Takes snapshots of a running proxy. */
 import { isAnyRate } from '../config/derived/default-capacity.js'
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
-import type { ProxyContext } from '../proxy/context.js'
+import type { FollowedLimits } from '../proxy/limits/key-limits.js'
 import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
-import { bucketsOf } from './buckets-in-use.js'
 import { fullness, type Instance } from './counters/fullest.js'
-import type { BucketTally, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
-import { finiteOrNull } from './keys/key-state.js'
-import type { ListedWaits, WaitList } from './keys/listed-waits.js'
+import type { BucketTally, RouteTally, StatusCounts } from './counters/traffic-tally.js'
+import { bucketsOf } from './keys/instance.js'
+import type { KeySourceOptions } from './keys/key-source.js'
+import { finiteOrNull, quotaEnds } from './keys/key-state.js'
+import type { WaitList } from './keys/listed-waits.js'
 import type {
   BucketSnapshot,
   PatienceSnapshot,
@@ -20,13 +20,8 @@ import type {
 } from './snapshot/snapshot.js'
 import { upstreamSnapshot } from './snapshot/troubles.js'
 
-export interface SnapshotOptions {
-  readonly context: ProxyContext
-  readonly tally: TrafficTally
-  readonly storeType: 'memory' | 'redis' | 'postgres'
-  readonly waits: ListedWaits
-  /** ms since 1970, as fine as the clock of the proxy. */
-  wallNow(): number
+interface SnapshotOptions extends Omit<KeySourceOptions, 'recent'> {
+  readonly storeType: Snapshot['store']['type']
 }
 
 export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> {
@@ -107,8 +102,10 @@ function bucketSnapshot(
     configured: told(limits),
     capacity: finiteOrNull(limits.capacity),
     ...(limits.burst !== undefined && { burst: limits.burst }),
+    ...quotaEnds(limits.quota),
     routes: byName(context.routes.filter(route => route.settings.buckets.includes(settings))).map(({ name }) => name),
     keys: context.bucketTable.size(name),
+    ...outsideOf(context.keyLimits.of(name)),
     offered: tally.offered,
     released: tally.released,
     rejected: tally.rejected,
@@ -117,6 +114,12 @@ function bucketSnapshot(
     waiting: tally.waiting,
     ...(focus && { focus: focus.events.focus(focus.key) }),
   }
+}
+
+function outsideOf(limits: FollowedLimits | undefined): Pick<BucketSnapshot, 'outside'> {
+  if (limits === undefined) return {}
+  const { size: keys, readAt, last } = limits
+  return { outside: { keys, readAt, ...(last?.failure !== undefined && { failure: last.failure }) } }
 }
 
 /** Cost units per second, or any rate. */
@@ -175,7 +178,6 @@ function byClass([, , ok, moved, wrong, failed]: StatusCounts): RouteSnapshot['u
   return { '2xx': ok, '3xx': moved, '4xx': wrong, '5xx': failed }
 }
 
-/** The sums of all buckets. */
 function byReason(rejections: RouteTally['rejections']): RouteSnapshot['rejections'] {
   const sums: Partial<Record<RejectionCause['reason'], number>> = {}
   for (const reasons of rejections.values())

@@ -1,12 +1,12 @@
 import { ownValue } from '../core/structures/own-value.js'
 import { isObject } from './checks/partial-config.js'
+import { counted } from './messages.js'
 import type { Finding } from './problems.js'
 
-/** The flags of the command line. Each overrides the file. */
 export interface Flags {
-  listen?: string
+  /** One replaces the address of an object in the file; several are a list. */
+  listen?: string | readonly string[]
   upstream?: string
-  /** Where the admin server listens. */
   admin?: string
   dryRun?: boolean
   /** Requests go where they say, and the upstreams of the file are not used. */
@@ -14,7 +14,6 @@ export interface Flags {
   rate?: string
   capacity?: string
   burst?: string
-  /** One part of a key, or several separated by commas. */
   key?: string
   mode?: string
 }
@@ -55,22 +54,39 @@ export function mergeFlags(file: unknown, flags: Flags): Merged {
     const message = `"$${name}" is not replaced in a flag; let the shell expand it: use double quotes, and set the variable`
     unexpanded.push({ path, message })
   }
-  if (flags.listen !== undefined)
-    put('--listen', isObject(raw.listen) ? ['listen', 'address'] : ['listen'], flags.listen)
+  const lost = mergeAddresses(raw, flags, put)
   if (flags.upstream !== undefined) {
     put('--upstream', isObject(raw.upstream) ? ['upstream', 'url'] : ['upstream'], flags.upstream)
-  }
-  if (flags.admin !== undefined) {
-    if (isObject(raw.admin)) put('--admin', ['admin', 'listen'], flags.admin)
-    else put('--admin', ['admin'], { listen: flags.admin })
   }
   if (flags.dryRun === true) put('--dry-run', ['dryRun'], true)
   return {
     raw,
     origins,
     unexpanded,
-    findings: [...egressFaults(flags), ...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)],
+    findings: [...lost, ...egressFaults(flags), ...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)],
   }
+}
+
+function mergeAddresses(raw: FileObject, { listen, admin }: Flags, put: Put): Finding[] {
+  if (admin !== undefined && isObject(raw.admin))
+    put('--admin', addressIn(['admin', 'listen'], raw.admin.listen), admin)
+  else if (admin !== undefined) put('--admin', ['admin'], { listen: admin })
+  const [one, ...others] = typeof listen === 'string' ? [listen] : (listen ?? [])
+  if (one === undefined) return []
+  if (others.length === 0) put('--listen', addressIn(['listen'], raw.listen), one)
+  else if (isObject(raw.listen)) return [LOST]
+  else put('--listen', ['listen'], listen)
+  return []
+}
+
+const LOST: Finding = {
+  path: ['--listen'],
+  message:
+    '"listen" of the file is an object, and several addresses would lose what else is in it; change the file instead',
+}
+
+function addressIn(path: readonly PropertyKey[], value: unknown): readonly PropertyKey[] {
+  return isObject(value) ? [...path, 'address'] : path
 }
 
 function egressFaults({ egress, upstream }: Flags): Finding[] {
@@ -120,11 +136,6 @@ function set(file: FileObject, path: readonly PropertyKey[], value: unknown): vo
   if (typeof parent === 'object' && parent !== null) Object.assign(parent, { [path.at(-1)!]: value })
 }
 
-/** A text that is a number as that number, because flags are always text. */
 function numeric(text: string): string | number {
   return /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i.test(text) ? Number(text) : text
-}
-
-function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }

@@ -1,13 +1,17 @@
 import { readFileSync } from 'node:fs'
 import { resolve as resolvePath } from 'node:path'
-import { adaptFaults } from './checks/adapt.js'
-import { adminAddressFaults } from './checks/admin-address.js'
+import {
+  adaptFaults,
+  adminAddressFaults,
+  egressFaults,
+  gateFaults,
+  listenFaults,
+  loopFaults,
+  tokenFaults,
+} from './checks/as-written.js'
 import { crossCheck } from './checks/checks.js'
-import { egressFaults } from './checks/egress.js'
-import { gateFaults } from './checks/gate.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { digestOf, fileFaults } from './checks/readable-files.js'
-import { loopFaults } from './checks/upstream-loop.js'
 import { workerCount, workerCountFaults, workerFaults } from './checks/workers.js'
 import { fitOpenFiles } from './derived/open-files.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
@@ -22,19 +26,15 @@ import type { Settings } from './settings.js'
 
 export type { Flags } from './flags.js'
 
-/** The file that is looked for where none is named. */
 export const DEFAULT_FILE = 'shaper.config.json'
 /** Checks that read nothing but the configuration. */
-const CHECKS = [loopFaults, adminAddressFaults, adaptFaults, gateFaults]
+const CHECKS = [listenFaults, loopFaults, adminAddressFaults, adaptFaults, gateFaults, tokenFaults]
 
-/** Where a configuration is read from. */
 export interface ConfigSources {
   readonly file?: string
   readonly flags: Flags
   readonly env: NodeJS.ProcessEnv
-  /** Where `file`, or the default file, is looked for. */
   readonly cwd: string
-  /** The flag `--workers`, to be checked with the rest. */
   readonly workers?: string | undefined
   /** How many files each process may open. The default of `limits.maxConnections` fits into it. Undefined: any number. */
   readonly openFiles?: number | undefined
@@ -105,13 +105,11 @@ export function loadConfig(options: ConfigSources): { settings: Settings; file: 
 interface ReadOptions {
   readonly env: Environment
   readonly flags: Flags
-  /** Checks of the file as written, besides the schema. */
   readonly checks: readonly ((file: Record<string, unknown>) => Finding[])[]
   readonly workers?: string | undefined
   readonly openFiles?: number | undefined
 }
 
-/** @param options `file` for messages */
 function readText(text: string, options: ReadOptions & { readonly file: string }): Settings {
   const { value, findings } = readJson(text, options.file)
   if (value === undefined) throw new ConfigError(problemsOf([...findings, ...flagFaults(options)], []))

@@ -1,5 +1,5 @@
 import { ownValue } from '../core/structures/own-value.js'
-/** What zod passes to an error function. */
+
 export interface RefusedValue {
   readonly input?: unknown
 }
@@ -38,7 +38,6 @@ export function maskUrl(url: string): string {
   return withoutPasswords(url.replace(/^([^:/?#]+:\/\/[^:/?#]*):[^/?#]*@/, '$1:***@'))
 }
 
-/** Masks passwords in the query of a URL. */
 function withoutPasswords(text: string): string {
   return text.replace(/([?&][^=&#\s]*pass[^=&#\s]*=)[^&#"\s]*/gi, '$1***')
 }
@@ -54,6 +53,11 @@ export function either(words: readonly string[]): string {
   return quoted.length < 2 ? quoted.join('') : `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`
 }
 
+/** `1 line`, `2 lines` */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}
+
 /** The known word that `word` is most likely a misspelling of, if any. */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const tolerance = Math.max(1, Math.floor(word.length * 0.4))
@@ -63,7 +67,6 @@ export function nearest(word: string, known: readonly string[]): string | undefi
   return ranked[0] && ranked[0].apart <= tolerance ? ranked[0].candidate : undefined
 }
 
-/** The number of edits between two words. Letters in the wrong order count as one edit. */
 function slips(a: string, b: string): number {
   const letters = (word: string) => [...word].sort().join('')
   return a !== b && letters(a) === letters(b) ? 1 : distance(a, b)
@@ -89,27 +92,24 @@ export function hint(word: string, known: readonly string[], title: string): str
   return near === undefined ? `${title}: ${known.join(', ')}` : `did you mean ${JSON.stringify(near)}?`
 }
 
-/** Where keys belong that are often written elsewhere. */
-const PLACES: Readonly<Record<string, string>> = { maxInFlight: '"upstream" or a bucket' }
+/** Keys that are often written elsewhere, or that there were. */
+const KNOWN_MISTAKES: Readonly<Record<string, string>> = {
+  maxInFlight: 'unknown key here; it belongs in "upstream" or a bucket',
+  grpc: 'unknown key; gates are asked over HTTP alone: remove it, and see docs/gate.md#envoy for Envoy',
+}
 
-/** The message for a key that the object does not have. */
 export function unknownKey(key: string, known: readonly string[]): string {
-  const place = ownValue(PLACES, key)
-  if (place !== undefined) return `unknown key here; it belongs in ${place}`
-  return `unknown key; ${hint(key, known, 'known keys')}`
+  return ownValue(KNOWN_MISTAKES, key) ?? `unknown key; ${hint(key, known, 'known keys')}`
 }
 
 /** Makes an error function for zod that says what the value is not, and what to write instead. */
-export function wants(noun: string, remedy: string): (refused: RefusedValue) => string {
-  return wantsShown(quote, noun, remedy)
-}
+export const wants = wantsShown(quote)
 
 /** Like `wants`, for a place that holds secrets: keys of tiers, values of headers. */
-export function wantsSecret(noun: string, remedy: string): (refused: RefusedValue) => string {
-  return wantsShown(quoteSecret, noun, remedy)
-}
+export const wantsSecret = wantsShown(quoteSecret)
 
-function wantsShown(show: (value: unknown) => string, noun: string, remedy: string) {
-  return ({ input }: RefusedValue) =>
-    input === undefined ? `missing; ${remedy}` : `${show(input)} is not ${noun}; ${remedy}`
+function wantsShown(show: (value: unknown) => string) {
+  return (noun: string, remedy: string) =>
+    ({ input }: RefusedValue): string =>
+      input === undefined ? `missing; ${remedy}` : `${show(input)} is not ${noun}; ${remedy}`
 }

@@ -6,7 +6,6 @@
  * differ by plan, model or method are left out: there the answers alone say what is allowed.
  */
 
-/** A limit that a provider states. */
 export interface Figure<T> {
   /** As in the configuration file. */
   readonly value: T
@@ -16,10 +15,7 @@ export interface Figure<T> {
   readonly source: string
   /** `YYYY-MM-DD` */
   readonly date: string
-  /**
-   * `copy`: when the copy was made. `text`: the copy says by itself that it is of this day or later. `read`: the copy has no date;
-   * it was read on this day.
-   */
+  /** `copy`: when it was made. `text`: it is of this day or later, as it says. `read`: when, as it has no date. */
   readonly dated: 'copy' | 'text' | 'read'
 }
 
@@ -49,6 +45,16 @@ export interface Profile {
   readonly remark: string
 }
 
+const GITHUB_REST = {
+  source: 'https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10',
+  date: '2026-03-10',
+  dated: 'text',
+} as const
+const SHOPIFY_REST = {
+  source: 'https://shopify.dev/docs/api/admin-rest/usage/rate-limits',
+  date: '2026-11-25',
+  dated: 'read',
+} as const
 const THE_USUAL_PAUSE = { status: [429], default: '1s', max: '60s' }
 
 const threeOf = (prefix: string, suffix: string): string[] =>
@@ -60,21 +66,11 @@ export const profiles = {
     provider: 'GitHub',
     buckets: {
       requests: {
-        rate: {
-          value: '5000/h',
-          of: 'REST requests of an authenticated user',
-          source:
-            'https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10',
-          date: '2026-03-10',
-          dated: 'text',
-        },
+        rate: { value: '5000/h', of: 'REST requests of an authenticated user', ...GITHUB_REST },
         burst: {
           value: 816,
           of: 'requests at once: the 900 points a minute of an endpoint, less what the rate brings in a minute',
-          source:
-            'https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api?apiVersion=2026-03-10',
-          date: '2026-03-10',
-          dated: 'text',
+          ...GITHUB_REST,
         },
         maxInFlight: {
           value: 100,
@@ -125,19 +121,11 @@ export const profiles = {
     provider: 'Shopify',
     buckets: {
       requests: {
-        rate: {
-          value: '2/s',
-          of: 'REST Admin requests of an app to a shop, standard plan',
-          source: 'https://shopify.dev/docs/api/admin-rest/usage/rate-limits',
-          date: '2026-11-25',
-          dated: 'read',
-        },
+        rate: { value: '2/s', of: 'REST Admin requests of an app to a shop, standard plan', ...SHOPIFY_REST },
         burst: {
           value: 40,
           of: 'requests at once: the bucket in its example of X-Shopify-Shop-Api-Call-Limit, standard plan',
-          source: 'https://shopify.dev/docs/api/admin-rest/usage/rate-limits',
-          date: '2026-11-25',
-          dated: 'read',
+          ...SHOPIFY_REST,
         },
       },
     },
@@ -197,7 +185,6 @@ export const profiles = {
 
 /** The name of a profile. */
 export type ProfileName = keyof typeof profiles
-
 export const PROFILE_NAMES = Object.keys(profiles) as ProfileName[]
 
 /** The buckets of a profile by name, as limits: `{ requests: { rate: '5000/h', burst: 816, maxInFlight: 100 } }`. */

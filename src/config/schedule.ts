@@ -1,36 +1,27 @@
-/** Rates that follow the time of day. The wall clock of a time zone decides, so summer time needs no rules of its own. */
+/** Rates that follow the time of day, and periods of quotas. The wall clock of a time zone decides, so summer time needs no rules of its own. */
 import type { BucketLimits } from '../core/bucket/limits.js'
+import { keptIn } from '../core/structures/maps.js'
+import { type Moment, periodAt } from './periods.js'
+import { MINUTES_PER_DAY } from './schema/rates.js'
 import type { BucketSettings, RateEntry, RateSchedule, Settings, TierSettings } from './settings.js'
-
-export const MINUTES_PER_DAY = 1_440
 
 /** ms. Times of day are whole minutes, and time zones differ by whole minutes. */
 export const MINUTE = 60_000
-
 /** ms. With the longest change of summer time. */
 const LONGEST_DAY = (MINUTES_PER_DAY + 180) * MINUTE
 
-/** What has limits and perhaps a schedule: a bucket, or a tier of it. */
 interface Scheduled {
   readonly limits: BucketLimits
   readonly schedule?: RateSchedule
 }
 
-/** Whether any rate depends on the time. */
+/** Whether limits depend on the time. */
 export function hasSchedule({ buckets }: Settings): boolean {
-  return buckets.some(isScheduled)
+  return buckets.some(bucket => bucket.quota !== undefined || isScheduled(bucket))
 }
 
 export function isScheduled({ schedule, tiers }: BucketSettings): boolean {
   return schedule !== undefined || tiers.some(tier => tier.schedule !== undefined)
-}
-
-/** One moment by two clocks. */
-export interface Moment {
-  /** ms since 1970 */
-  readonly wall: number
-  /** ms of the core's clock */
-  readonly now: number
 }
 
 /** The configuration with the rates of a moment, and when they change next. */
@@ -46,6 +37,12 @@ export function settingsAt(settings: Settings, moment: Moment): Settings {
 }
 
 function bucketAt(bucket: BucketSettings, moment: Moment): BucketSettings {
+  const { quota } = bucket
+  if (quota !== undefined) {
+    const period = periodAt(quota, moment)
+    const tiers = bucket.tiers.map((tier): TierSettings => ({ ...tier, limits: { ...tier.limits, quota: period } }))
+    return { ...bucket, limits: { ...bucket.limits, quota: period }, tiers }
+  }
   if (!isScheduled(bucket)) return bucket
   const limits = limitsAt(bucket, moment)
   const tiers = bucket.tiers.map((tier): TierSettings => ({ ...tier, limits: limitsAt(tier, moment) }))
@@ -97,11 +94,7 @@ export interface PresentRate {
   readonly rate: number
 }
 
-/**
- * The rates that depend on the time, in the order of the file.
- *
- * @param wall ms since 1970
- */
+/** The rates that depend on the time, in the order of the file. @param wall ms since 1970 */
 export function presentRates({ buckets }: Settings, wall: number): PresentRate[] {
   return buckets.flatMap(bucket =>
     [bucket, ...bucket.tiers].flatMap(({ schedule, limits: { tier } }: Scheduled) =>
@@ -136,15 +129,16 @@ export function ratesOf({ limits, schedule }: Scheduled): number[] {
   return schedule === undefined ? [limits.rate] : schedule.entries.map(({ rate }) => rate)
 }
 
+/** When the periods of the quotas end, in the order of the file. @param wall ms since 1970 */
+export function periodEnds({ buckets }: Settings, wall: number): number[] {
+  return buckets.flatMap(({ quota }) => (quota === undefined ? [] : [periodAt(quota, { wall, now: 0 }).end]))
+}
+
 const formats = new Map<string, Intl.DateTimeFormat>()
 
-/** The minute of the day on the wall clock of a time zone. */
 function minuteOfDay(timeZone: string, wall: number): number {
-  let format = formats.get(timeZone)
-  if (format === undefined) {
-    format = new Intl.DateTimeFormat('en-GB', { timeZone, hour: '2-digit', minute: '2-digit', hourCycle: 'h23' })
-    formats.set(timeZone, format)
-  }
+  const options = { timeZone, hour: '2-digit', minute: '2-digit', hourCycle: 'h23' } as const
+  const format = keptIn(formats, timeZone, () => new Intl.DateTimeFormat('en-GB', options))
   const [hour = 0, minute = 0] = format.format(wall).split(':').map(Number)
   return hour * 60 + minute
 }

@@ -1,5 +1,33 @@
-/** Where stores are: their URLs, and tables. */
+/** Where stores are, for the file (schema/store.ts) and for the options of the library: their URLs, and tables. */
 import { quote, quoteUrl } from './messages.js'
+
+/** A store that instances share. Its URLs hold passwords: mask them with `maskUrl` before showing them. */
+export type StoreSettings = (
+  | {
+      type: 'redis'
+      /** One server, or Sentinels. Exactly one of `url` and `cluster` is set. */
+      url?: string
+      /** URLs of some nodes. */
+      cluster?: readonly string[]
+      prefix: string
+    }
+  | {
+      type: 'postgres'
+      url: string
+      /** `"table"` or `"schema.table"`. */
+      table: string
+    }
+) & {
+  /** The longest time for an answer, in ms. */
+  timeout: number
+  /** What to release without the store: a share of the rates, nothing, or everything. */
+  onOutage: 'local' | 'closed' | 'open'
+  /** The least number of instances to assume until the store has answered. Absent: 1. */
+  instances?: number
+}
+
+/** How a file begins in which the memory keeps its levels; then comes its version. */
+export const LEVELS_FILE = '{"shaperLevels":'
 
 /** One kind of URL. `isGood` checks everything but the scheme. */
 export interface StoreUrl {
@@ -68,14 +96,9 @@ function urlOf(choose: (value: string) => StoreUrl, usual: StoreUrl): UrlReader 
   }
 }
 
-/** The URL of a server or of Sentinels. */
 export const readRedisUrl = urlOf(value => (SENTINEL.schemes.test(value) ? SENTINEL : REDIS), REDIS)
-
-/** The URL of a server. */
 export const readRedisNode = urlOf(() => REDIS, REDIS)
-
 export const readPostgresUrl = urlOf(() => POSTGRES, POSTGRES)
-
 const TABLE = 'use e.g. "shaper_buckets" or "limits.shaper_buckets"'
 /** The length at which PostgreSQL truncates names, in bytes. */
 const LONGEST_NAME = 63

@@ -1,61 +1,50 @@
 import type { BucketLimits } from './bucket/queued-bucket.js'
-import { Instances } from './instances.js'
-import { KeyedBucket } from './keyed-bucket.js'
+import { Instances, KeyedBucket } from './instances.js'
 import type { SharedBucket } from './queue/lane.js'
 import { SearchBudget } from './structures/idle-sweep.js'
-import { ownText } from './structures/own-text.js'
+import { ownText } from './structures/text.js'
 
 /** How many instances of a bucket are compared to find the emptiest one. */
 const CANDIDATES = 64
-
 /** Instances that each newcomer looks at: more than one, so that sweeping outruns arriving. */
 const SWEPT = 2
-
 const NONE: readonly SharedBucket[] = []
 
 /**
- * All bucket instances, at most `maxKeys` of them. An instance that has drained and has no waiters goes without loss: a new
+ * All bucket instances, at most `maxKeys` of them. If there are too many, one goes that has drained and has no waiters: a new
  * one would do as well. If none is idle, the emptiest of some goes. One with waiters never goes.
  *
- * A newcomer looks at a bounded number of instances, on average. A flood of new keys while all instances have waiters would
- * otherwise look at all of them each time.
+ * A newcomer looks at a bounded number of instances, on average. Else a flood of new keys would look at all of them each time.
  *
- * An instance that a request has held and put to `rest` sleeps (instances.ts): the next `find` makes another object for it.
- * So who holds and rests has to do both with all that it finds. Without `rest` nothing sleeps.
+ * An instance that was held and put to `rest` sleeps (instances.ts): the next `find` makes another object for it. So who holds
+ * and rests has to do both with all that it finds. Without `rest` nothing sleeps.
  */
 export class BucketTable {
   readonly #buckets = new Map<string, Instances>()
-  /** If it is lowered below the number of instances, newcomers drop some of them, and are let in once enough have gone. */
-  maxKeys: number
   readonly #create: ((limits: BucketLimits, key: string) => SharedBucket) | undefined
   readonly #inUse: (key: string, bucket: SharedBucket, now: number) => boolean
   readonly #budget = new SearchBudget()
   #size = 0
 
   /**
+   * @param maxKeys may be lowered below the number of instances. Newcomers are let in once enough have gone.
    * @param create makes an instance. Such ones never sleep.
    * @param inUse whether an instance has to stay though nobody waits for it
    */
   constructor(
-    maxKeys: number,
+    public maxKeys: number,
     create?: (limits: BucketLimits, key: string) => SharedBucket,
     inUse?: (key: string, bucket: SharedBucket, now: number) => boolean,
   ) {
-    this.maxKeys = maxKeys
     this.#create = create
     this.#inUse = inUse ?? (() => false)
   }
 
-  /** How many instances there are, of all buckets or of one. */
   size(name?: string): number {
     return name === undefined ? this.#size : (this.#buckets.get(name)?.size ?? 0)
   }
 
-  /**
-   * The instance of `key`, made when new. Undefined: no place was found, as most or all are taken by instances with waiters.
-   *
-   * @param keep instances that are about to be used and do not make place for it
-   */
+  /** Made when new. Undefined: no place was found. Instances in `keep` do not make place for it. */
   find(limits: BucketLimits, key: string, now: number, keep: readonly SharedBucket[] = NONE): SharedBucket | undefined {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
     const row = instances.find(key)
@@ -68,43 +57,43 @@ export class BucketTable {
     return instances.add(own, limits, this.#create?.(limits, own))
   }
 
-  /** A request counts on this object from now on, until it calls `rest`. */
+  /** A request uses this object until it calls `rest`. */
   hold(bucket: SharedBucket): void {
     if (bucket instanceof KeyedBucket) bucket.holders += 1
   }
 
-  /** A request that held an instance does not use the object any more. */
   rest(bucket: SharedBucket): void {
     if (!(bucket instanceof KeyedBucket)) return
     bucket.holders -= 1
     bucket.home.sleep(bucket)
   }
 
-  /** The instance of a bucket's key, if there is one. */
   peek(name: string, key: string): SharedBucket | undefined {
     const instances = this.#buckets.get(name)
     const row = instances?.find(key) ?? -1
     return row < 0 ? undefined : instances!.wake(row)
   }
 
-  /** As `peek`, but only to read it: of an instance that sleeps this is a copy. */
+  /** As `peek`, but read-only: of an instance that sleeps it is a copy. */
   look(name: string, key: string): SharedBucket | undefined {
     const instances = this.#buckets.get(name)
     const row = instances?.find(key) ?? -1
     return row < 0 ? undefined : instances!.look(row)
   }
 
-  /** Every instance there is. */
   *all(): Generator<SharedBucket> {
     for (const instances of this.#buckets.values()) for (const [, bucket] of instances.entries()) yield bucket
   }
 
-  /** Every instance of a bucket, with its key. */
+  /** Of all buckets that have had instances. */
+  names(): Iterable<string> {
+    return this.#buckets.keys()
+  }
+
   entries(name: string): Iterable<[string, SharedBucket]> {
     return this.#buckets.get(name)?.entries() ?? []
   }
 
-  /** The keys of a bucket, as `Instances.keys`. */
   keys(name: string): Iterable<string> {
     return this.#buckets.get(name)?.keys() ?? []
   }
@@ -126,7 +115,6 @@ export class BucketTable {
     }
   }
 
-  /** Drops instances of the same bucket or of another one until there is a place. */
   #makePlace(own: Instances, now: number, keep: readonly SharedBucket[]): boolean {
     const all = [own, ...[...this.#buckets.values()].filter(instances => instances !== own)]
     for (let looked = 0; looked < this.#size && !this.#budget.empty; looked += CANDIDATES) {

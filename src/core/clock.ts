@@ -7,6 +7,8 @@ export interface Clock {
   now(): number
   /** Runs once, at `due` or later, never before. A `due` in the past runs as soon as possible. */
   at(due: number, run: () => void): Cancel
+  /** ms since 1970, for what goes by the calendar. Absent: the time of the system. */
+  wallNow?(): number
 }
 
 /** A clock that moves only on command, for tests and replay. */
@@ -19,10 +21,7 @@ export interface VirtualClock extends Clock {
   runAll(): number
 }
 
-/**
- * @param options.start the first `now()`, in ms
- * @param options.lateness ms from the due time to the wake-up, 0 or more. Called once for each wake-up.
- */
+/** @param options.lateness ms from the due time to the wake-up, called once for each. */
 export function createVirtualClock(options: { start?: number; lateness?: () => number } = {}): VirtualClock {
   const lateness = options.lateness ?? (() => 0)
   /** Few, in the order in which they came. */

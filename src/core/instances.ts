@@ -1,32 +1,25 @@
 /**
- * The instances of one bucket, by key. Most keys of a proxy have no request on its way, and there may be a million of them.
- * Such an instance sleeps: it is a row of numbers and not an object, so that it takes little memory and the garbage collector
- * has nothing to visit. An instance is awake from the moment that someone asks for it until nobody counts on it
- * any more (`sleep`). While it is awake there is one object for it.
+ * The instances of one bucket, by key. There may be a million of them, and most have no request on its way. Such an instance
+ * sleeps: it is a row of numbers and not an object, so it takes little memory and the garbage collector has nothing to visit.
+ * It is awake, with one object, from the moment that someone asks for it until nobody holds it any more (`sleep`).
  *
- * Rows are dense: the last one fills the place of one that goes. They are in chunks, so that growing copies none of them.
- * An index with open addressing finds them. An entry holds the number of a row and, in the bits that are left, a part of the
- * hash of its key. So a look-up hardly ever reads another row than that of its key.
+ * Rows are dense: the last one fills the place of one that goes. They are in chunks, so growing copies none of them. An index
+ * with open addressing finds them. An entry holds the number of a row and, in the bits that are left, a part of the hash of its
+ * key. So a look-up hardly ever reads another row than that of its key.
  */
-
 import { type BucketLimits, QueuedBucket } from './bucket/queued-bucket.js'
-import { KeyedBucket, type KeyedBuckets } from './keyed-bucket.js'
-import type { SharedBucket } from './queue/lane.js'
-import { hashOf, randomSeed } from './structures/string-hash.js'
+import type { Lane, SharedBucket, Source } from './queue/lane.js'
+import { hashOf, randomSeed } from './structures/text.js'
 
 /** Rows in a chunk: a power of two. The first chunk starts small. */
 const CHUNK = 4096
 const CHUNK_BITS = 12
 const LEAST = 16
-
 const NONE = -1
-
 /** The index is larger than the number of rows by this factor at least. */
 const SPACE = 4 / 3
-
 /** Of a row: what is held, and since when in ms. */
 const NUMBERS = 2
-
 /** Of a row: the key, and the bucket if it is awake, else its limits. */
 const REFS = 2
 
@@ -46,16 +39,14 @@ class Chunk {
   }
 }
 
-export class Instances implements KeyedBuckets {
+export class Instances {
   size = 0
   readonly #chunks = [new Chunk(LEAST)]
   #capacity = LEAST
   /** Its length is a power of two. The low bits of an entry are a row, the others are those of the hash. */
   #index = new Int32Array(2 * LEAST).fill(NONE)
   readonly #seed = randomSeed()
-  /** How often a row has moved. */
   #moves = 0
-  /** The row that `next` returns. */
   #hand = 0
 
   /** The row of a key. -1: there is none. It is valid until a row is removed. */
@@ -91,19 +82,13 @@ export class Instances implements KeyedBuckets {
     return this.#chunkOf(row).refs[REFS * (row & (CHUNK - 1))] as string
   }
 
-  /** The instance of a row. It is awake from now on. */
   wake(row: number): SharedBucket {
-    const { numbers, refs } = this.#chunkOf(row)
-    const at = row & (CHUNK - 1)
-    const ref = refs[REFS * at + 1] as SharedBucket | BucketLimits
-    if (ref instanceof QueuedBucket) return ref
-    const bucket = new KeyedBucket(ref, this, row)
-    bucket.load(numbers, NUMBERS * at)
-    refs[REFS * at + 1] = bucket
+    const bucket = this.look(row)
+    this.#chunkOf(row).refs[REFS * (row & (CHUNK - 1)) + 1] = bucket
     return bucket
   }
 
-  /** The instance of a row, to read it. If it sleeps this is a copy. */
+  /** Read-only: of an instance that sleeps it is a copy. */
   look(row: number): SharedBucket {
     const { numbers, refs } = this.#chunkOf(row)
     const at = row & (CHUNK - 1)
@@ -114,6 +99,7 @@ export class Instances implements KeyedBuckets {
     return copy
   }
 
+  /** Puts one to sleep if nobody counts on it, nobody waits and no block lasts. */
   sleep(bucket: KeyedBucket): void {
     const { row } = bucket
     if (bucket.holders > 0 || !bucket.isPlain || row >= this.size) return
@@ -125,7 +111,7 @@ export class Instances implements KeyedBuckets {
     refs[REFS * at + 1] = bucket.limits
   }
 
-  /** Removes an instance. The last one takes its row. If `next` has just returned that, it does so again. */
+  /** The last row takes the place of this one. If `next` has just returned that, it does so again. */
   remove(row: number): void {
     const last = this.size - 1
     this.#vacate(row)
@@ -146,10 +132,7 @@ export class Instances implements KeyedBuckets {
     return this.#hand - 1
   }
 
-  /**
-   * All instances with their keys. One that sleeps is awake only meanwhile. If some are removed on the way, others may come
-   * twice, and none that stays is left out.
-   */
+  /** Sleeping instances are awake only meanwhile. If some are removed on the way, others may come twice; none is left out. */
   *entries(): Generator<[string, SharedBucket]> {
     const moves = this.#moves
     for (let row = 0; row < this.size; row += 1) yield* this.#entry(row)
@@ -165,7 +148,7 @@ export class Instances implements KeyedBuckets {
   }
 
   *#entry(row: number): Generator<[string, SharedBucket]> {
-    const slept = this.#sleeps(row)
+    const slept = !(this.#chunkOf(row).refs[REFS * (row & (CHUNK - 1)) + 1] instanceof QueuedBucket)
     const bucket = this.wake(row)
     try {
       yield [this.keyOf(row), bucket]
@@ -173,10 +156,6 @@ export class Instances implements KeyedBuckets {
       // Also if the caller breaks off here.
       if (slept) this.sleep(bucket as KeyedBucket)
     }
-  }
-
-  #sleeps(row: number): boolean {
-    return !(this.#chunkOf(row).refs[REFS * (row & (CHUNK - 1)) + 1] instanceof QueuedBucket)
   }
 
   #chunkOf(row: number): Chunk {
@@ -206,7 +185,6 @@ export class Instances implements KeyedBuckets {
     return (this.#hashOf(row) & -this.#index.length) | row
   }
 
-  /** Adds the entry of a row. */
   #enter(row: number): void {
     const index = this.#index
     const mask = index.length - 1
@@ -215,7 +193,6 @@ export class Instances implements KeyedBuckets {
     index[at] = this.#entryOf(row)
   }
 
-  /** Where the entry of a row is. */
   #placeOf(row: number): number {
     const index = this.#index
     const mask = index.length - 1
@@ -239,7 +216,6 @@ export class Instances implements KeyedBuckets {
     index[free] = NONE
   }
 
-  /** Moves a row to a place that is free. */
   #move(row: number, to: number): void {
     this.#moves += 1
     const from = this.#chunkOf(row)
@@ -255,5 +231,30 @@ export class Instances implements KeyedBuckets {
     chunk.refs[REFS * place] = from.refs[REFS * at]
     chunk.refs[REFS * place + 1] = bucket
     if (bucket instanceof KeyedBucket) bucket.row = to
+  }
+}
+
+/** A bucket instance that can be put to sleep: two numbers are all that the table keeps then. */
+export class KeyedBucket extends QueuedBucket<Source, Lane> {
+  declare readonly home: Instances
+  declare row: number
+  declare holders: number
+
+  constructor(limits: BucketLimits, home: Instances, row: number) {
+    super(limits)
+    this.home = home
+    this.row = row
+    this.holders = 0
+  }
+
+  load(numbers: Float64Array, at: number): void {
+    this.held = numbers[at]!
+    this.heldAt = numbers[at + 1]!
+  }
+
+  /** Writes its two numbers. From then on this object is a copy. */
+  save(numbers: Float64Array, at: number): void {
+    numbers[at] = this.held
+    numbers[at + 1] = this.heldAt
   }
 }

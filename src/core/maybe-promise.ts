@@ -1,4 +1,3 @@
-/** A value that is there at once, or comes later. */
 export type MaybePromise<T> = T | Promise<T>
 
 /** Calls `then` with a value, at once if it is there. `otherwise`: it will not come. */

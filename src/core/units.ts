@@ -1,23 +1,15 @@
 /** Converts rates and durations between text and numbers. Rates are in cost units per ms, durations in ms. */
 
 const UNIT_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
-
 /** Ten years, in ms. A rate of less than one unit in ten years is rejected as a mistake. */
 const LONGEST_PERIOD = 3_652 * UNIT_MS.d
-
 type Unit = keyof typeof UNIT_MS
-
 /** Each unit is known by its beginning, see `unitMs`. */
 const SPELLINGS = 'ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?'
 const RATE = new RegExp(`^(\\d+(?:\\.\\d+)?|\\.\\d+)\\s*/\\s*(\\d+(?:\\.\\d+)?)?\\s*(${SPELLINGS})$`)
 const DURATION = new RegExp(`^(\\d+(?:\\.\\d+)?|\\.\\d+)\\s*(${SPELLINGS})$`)
 
-/**
- * Reads a rate: `"5/s"`, `"90/m"`, `"6/30s"`, `"1000/30d"`, `"0.5/s"`, `"5/sec"`, or a bare number of units per second.
- *
- * @returns cost units per millisecond, finite and above 0
- * @throws RangeError naming the text and the forms that work
- */
+/** Reads `"5/s"`, `"6/30s"`, `"0.5/s"`, or units per second. @returns units per ms @throws RangeError */
 export function parseRate(text: string | number): number {
   const perMs = typeof text === 'number' ? text / UNIT_MS.s : ratePerMs(text.trim())
   if (!(perMs > 0 && perMs < Infinity)) {
@@ -62,17 +54,11 @@ function unitMs(spelled: string): number {
   return UNIT_MS[shortUnit(spelled) as Unit]
 }
 
-/** `Minutes` -> `m` */
 function shortUnit(spelled: string): string {
   return /^(?:ms|milli)/i.test(spelled) ? 'ms' : spelled.charAt(0).toLowerCase()
 }
 
-/**
- * Reads a duration: `"250ms"`, `"10s"`, `"1.5m"`.
- *
- * @returns milliseconds, finite and at least 0
- * @throws RangeError naming the text and the forms that work
- */
+/** Reads `"250ms"`, `"1.5m"`. @returns ms, finite and at least 0 @throws RangeError */
 export function parseDuration(text: string): number {
   const [, count, unit] = DURATION.exec(text.trim()) ?? []
   const ms = count === undefined ? Number.NaN : Number(count) * unitMs(unit!)

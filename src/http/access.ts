@@ -1,7 +1,6 @@
 /** Who may use a server that is meant for programs on the same machine, or for those with its token. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 
-/** Whether a text is the token. It is compared in constant time. */
 export function createTokenCheck(token: string): (sent: string) => boolean {
   const expected = digest(token)
   return sent => timingSafeEqual(digest(sent), expected)
@@ -12,7 +11,9 @@ function digest(text: string): Buffer {
   return createHash('sha256').update(text).digest()
 }
 
-/** The headers by which requests of web pages are known. */
+/** An address, or `localhost`. */
+const OWN_NAME = /^(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\])(?::\d+)?$/i
+
 export interface PageHeaders {
   readonly host: string | undefined
   readonly origin: string | undefined
@@ -30,12 +31,7 @@ export function pageDenial(
   { host = '', origin, fetchSite }: PageHeaders,
   scheme: 'http' | 'https',
 ): 403 | 421 | undefined {
-  if (!isOwnName(host)) return 421
+  if (!OWN_NAME.test(host)) return 421
   if (fetchSite === 'cross-site' || (origin !== undefined && origin !== `${scheme}://${host}`)) return 403
   return undefined
-}
-
-/** Whether the Host is an address or `localhost`. */
-function isOwnName(host: string): boolean {
-  return /^(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\])(?::\d+)?$/i.test(host)
 }

@@ -1,9 +1,7 @@
-/** Classifies programs by their User-Agent. */
 import { isbot } from 'isbot'
 
 /** `library`: a program that uses an HTTP client library and does not say what it is for. */
 export type AgentClass = 'browser' | 'bot' | 'library' | 'empty'
-
 export const AGENT_CLASSES: readonly AgentClass[] = ['browser', 'bot', 'library', 'empty']
 
 /** HTTP client names at the start of a User-Agent. Lists of bots include some of them and miss others. */
@@ -12,7 +10,6 @@ const LIBRARIES =
 
 /** Results remembered. Programs are few, but a User-Agent may contain anything. */
 const REMEMBERED = 2_000
-
 const known = new Map<string, AgentClass>()
 
 export function classifyAgent(userAgent: string | undefined): AgentClass {

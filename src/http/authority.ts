@@ -1,7 +1,6 @@
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 
-/** The host and port of a URL, in one spelling. */
 export interface Authority {
   /** A lower-case name without a trailing dot, or an address in its usual form (IPv6 without brackets). */
   readonly host: string
@@ -12,7 +11,6 @@ export interface Authority {
 /** A name of 253 characters, a dot, a colon and a port. */
 const LONGEST = 260
 const AUTHORITY = /^(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?)\.?)(?::(\d{0,5}))?$/
-
 /** A last label that resolvers may take for part of an IPv4 address: `127.1`, `0x7f.1`, `2130706433`. */
 const NUMERIC = /(?:^|\.)(?:\d+|0x[0-9a-f]*)$/
 
@@ -41,7 +39,6 @@ function addressOf(v6: string): string | undefined {
   return isIP(v6) === 6 ? ipaddr.process(v6).toString() : undefined
 }
 
-/** The inverse of `readAuthority`. */
 export function formatAuthority(host: string, port: number): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 }

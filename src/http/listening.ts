@@ -1,21 +1,100 @@
-/** How a server begins to listen, and the URL at which it then does. */
-import type { AddressInfo, Server } from 'node:net'
+import { chmodSync, linkSync, renameSync, rmSync } from 'node:fs'
+import { unlink } from 'node:fs/promises'
+import { type AddressInfo, connect, type ListenOptions, type Server } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
 
-/** Resolves when the server listens. Rejects when it cannot. Port 0: any free port. */
-export function startListening(server: Server, { host, port }: { host: string; port: number }): Promise<void> {
+/** A socket of systemd is known by its file descriptor. */
+type Place =
+  | { readonly host: string; readonly port: number }
+  | { readonly path: string; readonly mode?: number }
+  | { readonly systemd: string; readonly fd?: number }
+
+/** @param handed the socket, if another process listens on it already */
+export function startListening(server: Server, place: Place, handed?: HandedSocket): Promise<void> {
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen(port, host, () => {
-      server.off('error', reject)
-      resolve()
-    })
+    const mode = 'path' in place && handed === undefined ? place.mode : undefined
+    // Node makes the file before `listen` returns, so nothing else of this process is made with this umask. In a worker the primary
+    // makes it.
+    const umask = mode === undefined ? undefined : process.umask(~mode & 0o777)
+    try {
+      server.listen(handed ?? whereOf(place), () => {
+        server.off('error', reject)
+        if ('path' in place && mode !== undefined) chmodSync(place.path, mode)
+        resolve()
+      })
+    } finally {
+      if (umask !== undefined) process.umask(umask)
+    }
   })
 }
 
-/** The URL of a server that listens, with the address that it listens on: `0.0.0.0` or `[::]` are all of the machine. */
-export function urlOf(server: Server): string {
-  const { address, family, port } = server.address() as AddressInfo
+/** Node's types do not know `fd`. */
+function whereOf(place: Place): ListenOptions | { fd: number } {
+  if ('host' in place) return { host: place.host, port: place.port }
+  return 'path' in place ? { path: place.path } : { fd: place.fd! }
+}
+
+/** A socket that another process listens on, too. */
+export interface HandedSocket {
+  readonly fd: number
+}
+
+/** The socket of a server that listens. It can be sent to another process. */
+export interface ListenHandle extends HandedSocket {
+  close(): void
+}
+
+export function handleOf(server: Server): ListenHandle {
+  // Node does not declare this field. It is the same in Node 20, 22 and 24.
+  return (server as unknown as { _handle: ListenHandle })._handle
+}
+
+/** Closes a socket that another process has, too. Node removes the path of a Unix socket that it has made, so that is put back. */
+export function leaveListening(handle: ListenHandle, place: Place): void {
+  const path = 'path' in place ? place.path : undefined
+  const kept = path === undefined ? undefined : `${path}.${process.pid}`
+  if (kept !== undefined) linkSync(path!, kept)
+  handle.close()
+  if (kept === undefined) return
+  renameSync(kept, path!)
+  // Nothing is renamed if both are there still, as they are one file.
+  rmSync(kept, { force: true })
+}
+
+/** Whether a server that listens does so on a Unix socket. Of one that systemd has given Node does not know the path. */
+export function isOnUnixSocket(server: Server): boolean {
+  const at = server.address()
+  return at === null || typeof at === 'string'
+}
+
+/**
+ * The URL of a server that listens, with the address that it listens on: `0.0.0.0` or `[::]` are all of the machine.
+ *
+ * @param given what stands for a Unix socket without a known path
+ */
+export function urlOf(server: Server, given = 'unix:'): string {
+  const at = server.address() as AddressInfo | string | null
+  if (at === null) return given
+  if (typeof at === 'string') return `unix:${at}`
+  const { address, family, port } = at
   const host = family === 'IPv6' ? `[${address}]` : address
   return `${server instanceof TlsServer ? 'https' : 'http'}://${host}:${port}`
+}
+
+/**
+ * Removes the socket that a program has left which could not do so itself. One that somebody listens on stays, and cannot be
+ * listened on.
+ */
+export async function removeStaleSocket(path: string): Promise<void> {
+  const isStale = await new Promise<boolean>(resolve => {
+    const socket = connect(path)
+    socket.once('error', ({ code }: NodeJS.ErrnoException) => resolve(code === 'ECONNREFUSED'))
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(false)
+    })
+  })
+  // One that may not be removed cannot be listened on, either.
+  if (isStale) await unlink(path).catch(() => undefined)
 }

@@ -3,7 +3,6 @@ import type { Cancel, Clock } from '../core/clock.js'
 /** How much of an unwanted answer is read, and for how many ms, to save its connection. */
 export const DISCARD_LIMIT = { bytes: 128 * 1_024, ms: 1_000 }
 
-/** Something that can end an answer together with its connection. */
 interface Abortable {
   abort(reason: Error): void
 }
@@ -23,7 +22,6 @@ export class UnwantedAnswer {
     this.#disarm = clock.at(clock.now() + DISCARD_LIMIT.ms, this.stop)
   }
 
-  /** Another piece of the body has been read. */
   read(bytes: number): void {
     this.#left -= bytes
     if (this.#left < 0) this.stop()
@@ -35,7 +33,6 @@ export class UnwantedAnswer {
     this.#disarm()
   }
 
-  /** Drops the rest. */
   readonly stop = (): void => {
     if (this.#over) return
     this.ended()

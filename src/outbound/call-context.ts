@@ -1,9 +1,10 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
-
 import { randomUUID } from 'node:crypto'
 import { quote } from '../config/messages.js'
+import { periodAt, type QuotaSettings } from '../config/periods.js'
 import { decide, timeUntilFit } from '../core/admission/decide.js'
-import type { BucketLimits } from '../core/bucket/limits.js'
+import type { BucketLimits, QuotaPeriod } from '../core/bucket/limits.js'
+import { pacedLimits } from '../core/bucket/pace.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
 import { type MaybePromise, when } from '../core/maybe-promise.js'
@@ -11,34 +12,31 @@ import { type Cost, costAt, type Demand, type Gate, GatePool, type SharedBucket 
 import { Shaper } from '../core/shaper.js'
 import { ownValue } from '../core/structures/own-value.js'
 import { Sharing } from '../sharing/sharing.js'
+import { deferredStore } from '../stores/deferred.js'
 import { openStore } from '../stores/open.js'
 import type { BucketNames } from './calls/call-options.js'
 import { type CallInFront, Credentials, type Front } from './credentials.js'
-import { DeferredStore } from './deferred-store.js'
-import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
 import { LearnedRates, Resources } from './learned-rates.js'
 import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
-import { Pauses } from './pauses/pauses.js'
+import { Pauses } from './pauses.js'
+import { mayEnd, stayAlive } from './process-clock.js'
 import { retryAfter } from './retry-after.js'
 import { GRACE, SendOrder } from './send-order.js'
 
 /** ms until a retry if a place is missing and not room in a bucket. */
 export const RETRY_ADMISSION_MS = 1_000
 
-/** A call that waits for a decision or for its release. */
 export interface WaitingCall {
   readonly key: string
   readonly route: KeyQueue
   readonly origin: string
   /** It waits for a credential that pauses. */
   returnToFront(): void
-  /** Takes it from the front if it may not wait until `due`, in ms. False: it is not in the front, or it may wait. */
   leaveFront(due: number): boolean
   expire(now: number): void
-  /** The store is ready: asks for admission. */
   apply(): void
   abandon(error: Error): void
 }
@@ -51,11 +49,9 @@ export class CallContext {
   readonly sharing: Sharing | undefined
   /** Waiting calls, in the order of arrival. */
   readonly waiting = new Set<WaitingCall>()
-  /** Running calls, and all calls that have not ended. */
   running = 0
   calls = 0
   maxWait: number
-  /** Whether calls can be decided. False until the store has been joined. */
   ready = true
   /** Why no call can ever be decided. */
   failure: Error | undefined
@@ -67,10 +63,8 @@ export class CallContext {
   /** The names of its buckets, if there are several. */
   readonly names: BucketNames
   readonly retry: RetryRule | undefined
-  /** What answers announce. */
   readonly learned: LearnedRates
   readonly resources = new Resources()
-  /** Undefined: calls name their keys. */
   readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
   readonly roomWaits = new Set<() => void>()
@@ -81,11 +75,11 @@ export class CallContext {
   readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
   #buckets: readonly BucketOfAll[]
+  readonly #periods = new Map<QuotaSettings, QuotaPeriod>()
   /** The capacity is that of the queue in front of the credentials: one call at most waits for each of them. */
   readonly #isOpen: boolean
   /** Of credentials with a rate of their own, in cost units per ms. */
   readonly #rates: ReadonlyMap<string, number>
-  /** Reads the limits of a key. */
   readonly #ownLimits: ShaperSettings['limits']
   #drainTimer: DrainTimer | undefined
   #drained: Promise<void> | undefined
@@ -105,7 +99,9 @@ export class CallContext {
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? names : undefined
     this.#isOpen = credentials !== undefined && store === undefined
-    this.#buckets = buckets.map(({ isCommon, ...limits }) => ({ limits: { ...limits, grace: GRACE }, isCommon }))
+    this.#buckets = buckets.map(({ isCommon, counts, ...limits }) => {
+      return { limits: { ...limits, ...(counts === undefined && { grace: GRACE }) }, isCommon, counts }
+    })
     bound(this.#pool, maxInFlightAll)
     const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
@@ -121,35 +117,31 @@ export class CallContext {
     const inUse = (key: string, bucket: SharedBucket, now: number): boolean => {
       return !bucket.idle(now) || (queues.get(key)?.calls ?? 0) > 0
     }
-    if (store === undefined) {
-      this.shaper = new Shaper({ clock, maxQueued })
-      this.sendOrder = new SendOrder(clock, this.shaper)
-      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined, ...onPause })
-      this.#bucketTable = new BucketTable(maxKeys * buckets.length, undefined, inUse)
-      return
-    }
-    const deferred = new DeferredStore('own' in store ? store.own : undefined)
-    const onOutage = 'own' in store ? 'local' : store.onOutage
-    const least = { assumed: 'own' in store ? undefined : store.instances }
-    const sharing = new Sharing({ store: deferred, onOutage, clock, id: randomUUID(), least })
-    this.sharing = sharing
+    const deferred = store && deferredStore('own' in store ? store.own : undefined)
+    this.sharing =
+      store &&
+      new Sharing({
+        store: deferred!,
+        onOutage: 'own' in store ? 'local' : store.onOutage,
+        clock,
+        id: randomUUID(),
+        least: { assumed: 'own' in store ? undefined : store.instances },
+      })
+    const { sharing } = this
     this.shaper = new Shaper({
       clock,
       maxQueued,
-      store: deferred,
-      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
+      ...(sharing && { share: sharing.shareBy(clock) }),
     })
     this.sendOrder = new SendOrder(clock, this.shaper)
-    this.#bucketTable = new BucketTable(
-      maxKeys * buckets.length,
-      (limits, key) => sharing.createBucket(limits, key),
-      inUse,
-    )
-    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred, ...onPause })
+    this.pauses = new Pauses({ control: this.shaper.engine, clock, queues, reporter, store: deferred, ...onPause })
+    const create = sharing && ((limits: BucketLimits, key: string) => sharing.createBucket(limits, key))
+    this.#bucketTable = new BucketTable(maxKeys * buckets.length, create, inUse)
+    if (store === undefined || sharing === undefined) return
     this.ready = false
     void this.#join(sharing, async () => {
       if ('own' in store) return
-      await deferred.opened(await openStore(store, clock, error => this.#complain(error)))
+      await deferred!.opened(await openStore(store, clock, error => this.#complain(error)))
     })
   }
 
@@ -189,14 +181,15 @@ export class CallContext {
   }
 
   /** The limits of a bucket of a key; with a store this instance's share of them. */
-  #limitsOf({ limits: usual, isCommon }: BucketOfAll, key: string): BucketLimits {
-    const rate = this.#rates.get(key)
+  #limitsOf({ limits: usual, isCommon, counts }: BucketOfAll, key: string): BucketLimits {
+    const rate = counts === undefined ? this.#rates.get(key) : undefined
     const own = isCommon ? undefined : this.queues.get(key)?.limits
     const limits = {
       ...usual,
       ...(own && ownValue(own, usual.name)),
       ...(rate !== undefined && { rate }),
-      ...(this.#isOpen && { capacity: Infinity }),
+      ...(this.#isOpen && counts === undefined && { capacity: Infinity }),
+      ...(counts && { quota: this.#periodOf(counts) }),
     }
     // A store has one rate for all processes.
     if (this.sharing !== undefined) return this.sharing.limitsOf(limits, key)
@@ -204,12 +197,21 @@ export class CallContext {
     return learned < limits.rate ? { ...limits, rate: learned } : limits
   }
 
-  /** The limits of these keys have changed. */
+  /** The present period of a quota. It is looked up once for each period. */
+  #periodOf(counts: QuotaSettings): QuotaPeriod {
+    const now = this.clock.now()
+    const known = this.#periods.get(counts)
+    if (known !== undefined && now < known.until) return known
+    const period = periodAt(counts, { wall: this.clock.wallNow?.() ?? Date.now(), now })
+    this.#periods.set(counts, period)
+    return period
+  }
+
   #relimit(keys: Iterable<string>): void {
     for (const key of keys) {
       for (const bucket of this.#buckets) {
         const instance = this.#bucketTable.peek(bucket.limits.name, bucket.isCommon ? '' : key)
-        if (instance !== undefined) this.shaper.control.setLimits(instance, this.#limitsOf(bucket, key))
+        if (instance !== undefined) this.shaper.engine.setLimits(instance, this.#limitsOf(bucket, key))
       }
     }
   }
@@ -232,7 +234,6 @@ export class CallContext {
     return wait > maxWait ? new OverflowError('max-wait', key, retryAfter(wait - maxWait)) : undefined
   }
 
-  /** Cost units that wait for the bucket at this place. */
   #costInFront(place: number, { costs }: Front): number {
     if (!this.#buckets[place]!.isCommon) return costs[place]!
     return this.credentials!.fronts.reduce((sum, front) => sum + front.costs[place]!, 0)
@@ -250,7 +251,6 @@ export class CallContext {
     return Math.max(...waits)
   }
 
-  /** ms */
   #pauseOf(name: string, now: number): number {
     return this.queues.get(name)?.gate.pausedFor(now) ?? this.pauses.allFor(now)
   }
@@ -299,6 +299,11 @@ export class CallContext {
     for (const call of waiting) if (credentials.of(call.route) !== undefined) call.returnToFront()
   }
 
+  /** The names of those buckets that are quotas. */
+  get quotas(): readonly string[] {
+    return this.#buckets.flatMap(({ limits: { name }, counts }) => (counts === undefined ? [] : [name]))
+  }
+
   /** The queue of a key. Undefined: too many keys are in use. */
   queueOf(key: string, now: number): KeyQueue | undefined {
     return this.queues.open(key, now, this.#opened)
@@ -315,9 +320,16 @@ export class CallContext {
     const stack: SharedBucket[] = []
     for (const bucket of this.#buckets) {
       const key = bucket.isCommon ? '' : queue.name
-      const found = this.#bucketTable.find(this.#limitsOf(bucket, key), key, now, stack)
+      const { paces, name } = bucket.limits
+      const usual = this.#limitsOf(bucket, key)
+      const limits = paces ? pacedLimits(usual, stack.at(-1)!, this.#bucketTable.peek(name, key), now) : usual
+      const found = this.#bucketTable.find(limits, key, now, stack)
       if (found === undefined) return undefined
       stack.push(found)
+      const { quota } = found.limits
+      // What is left has changed, or a count starts anew.
+      const isOther = paces ? found.limits !== limits : quota !== undefined && quota.until <= now
+      if (isOther) this.shaper.engine.setLimits(found, limits)
     }
     if (stack.some((bucket, place) => queue.stack[place] !== bucket)) {
       queue.stack = stack
@@ -365,29 +377,24 @@ export class CallContext {
     if (stack === undefined || differences.every(difference => difference === 0)) return differences.map(() => 0)
     this.sendOrder.settle(queue, differences)
     const [difference] = differences as [number]
-    const changes = this.shaper.control.settle(
+    const changes = this.shaper.engine.settleCost(
       stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },
     )
     when(changes, () => this.madeRoom())
     return changes
   }
 
-  /** The last call has ended. */
   allEnded(): void {
     if (this.reporter.wants('idle')) this.reporter.notify('idle')
     for (const then of this.#idleWaits.splice(0)) then()
   }
 
-  /** Calls back when no call waits or runs: at once if none does. */
   whenIdle(then: () => void): void {
     if (this.calls === 0) then()
     else this.#idleWaits.push(then)
   }
 
-  /**
-   * @param key undefined: all keys, including new ones
-   * @throws OverflowError if the key is new and too many keys are in use
-   */
+  /** @param key undefined: all keys, including new ones. @throws OverflowError if it is new and too many are in use */
   pause(ms: number, key: string | undefined): void {
     if (key === undefined) return this.pauses.pauseAll(ms)
     const queue = this.queueOf(key, this.clock.now())
@@ -415,17 +422,17 @@ export class CallContext {
     this.shaper.maxQueued = maxQueued ?? this.shaper.maxQueued
     this.queues.maxKeys = maxKeys ?? this.queues.maxKeys
     this.#bucketTable.maxKeys = this.queues.maxKeys * this.#buckets.length
-    const { control } = this.shaper
+    const { engine } = this.shaper
     for (const bucket of this.#buckets) {
       for (const [key, instance] of this.#bucketTable.entries(bucket.limits.name)) {
-        control.setLimits(instance, this.#limitsOf(bucket, key))
+        engine.setLimits(instance, this.#limitsOf(bucket, key))
       }
     }
     if (maxInFlight !== undefined) this.#boundQueues(maxInFlight)
     if (maxInFlightAll !== undefined) bound(this.#pool, maxInFlightAll)
     if (maxInFlightAll !== undefined) this.#pool.wake(this.#wakeGate)
     this.credentials?.give()
-    control.replan(
+    engine.replan(
       Array.from(this.queues, queue => queue.gate),
       (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),
     )
@@ -447,7 +454,6 @@ export class CallContext {
     return gone.length
   }
 
-  /** Accepts no more calls. Resolves when all have ended, or after the shortest `timeout` (ms) of all `drain` calls. */
   drain(timeout: number): Promise<void> {
     this.closed = true
     this.#drained ??= this.#drain()
@@ -467,7 +473,6 @@ export class CallContext {
   }
 }
 
-/** A call names a key, and the shaper has credentials. */
 export function hasOwnKeys(key: unknown): TypeError {
   return new TypeError(`key: ${quote(key)} is given, but the shaper has credentials: leave it out`)
 }
@@ -477,14 +482,13 @@ function keysInFront({ isCommon }: BucketOfAll, { names }: Front): readonly stri
   return isCommon ? [''] : names
 }
 
-/** One limit of the shaper. */
 interface BucketOfAll {
   readonly limits: BucketLimits
-  /** One for all keys. */
   readonly isCommon: boolean
+  /** Of a quota. */
+  readonly counts: QuotaSettings | undefined
 }
 
-/** Bounds what is in flight. */
 function bound(at: Gate | GatePool, { most, by }: InFlight): void {
   at.maxInFlight = most
   at.byCost = by === 'cost'
@@ -503,4 +507,40 @@ function timeToDrain(cost: number, drains: readonly { readonly rate: number; rea
     rate += drain.rate
   }
   return left > 0 && time < Infinity ? time + left / rate : time
+}
+
+/** Waits until the last call has ended, or until the shortest requested time is over. */
+class DrainTimer {
+  /** Resolves when no call is left, or when the time is over. */
+  readonly over: Promise<void>
+  end!: () => void
+  readonly #clock: Clock
+  #due = Infinity
+  #forget = (): void => undefined
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+    this.over = new Promise(resolve => {
+      this.end = () => {
+        this.#forget()
+        this.#due = -Infinity
+        resolve()
+      }
+    })
+  }
+
+  /** Waits for at most `ms` from now. The process stays alive for that long. */
+  within(ms: number): void {
+    const due = this.#clock.now() + ms
+    if (due >= this.#due) return
+    this.#forget()
+    this.#due = due
+    stayAlive()
+    const cancel = this.#clock.at(due, this.end)
+    this.#forget = () => {
+      this.#forget = () => undefined
+      cancel()
+      mayEnd()
+    }
+  }
 }

@@ -15,25 +15,22 @@ import { predictedWait } from '../core/admission/predicted-wait.js'
 import type { Clock } from '../core/clock.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { type Cost, costAt, type SharedBucket } from '../core/queue/lane.js'
+import { keptIn } from '../core/structures/maps.js'
 import type { KeyQueue } from './key-queues.js'
 import type { Credential } from './options.js'
 
-/** A call that takes a credential. */
 export interface CallInFront extends Cost {
   readonly key: string
   readonly priority: number
-  /** ms */
   readonly maxWait: number
   /** Of a request; else empty. */
   readonly origin: string
-  /** Those that have been answered 401 to it. They take it again only while all others pause. */
   readonly refusedBy: readonly KeyQueue[]
   /** From now on it waits for this credential. */
   giveTo(queue: KeyQueue): void
 }
 
-/** What credentials need of their shaper. */
-export interface CredentialsContext {
+interface CredentialsContext {
   readonly clock: Clock
   readonly ready: boolean
   readonly queues: { get(key: string): KeyQueue | undefined }
@@ -44,17 +41,13 @@ export interface CredentialsContext {
 /** Some credentials, and the calls that wait in front of them. */
 export interface Front {
   readonly names: readonly string[]
-  /** By priority, in the order of their arrival. */
   readonly calls: readonly Set<CallInFront>[]
-  /** Cost units that wait, by bucket. */
   readonly costs: number[]
 }
 
 export class Credentials {
   readonly fronts: readonly Front[]
-  /** By origin. */
   readonly #fronts = new Map<string, Front>()
-  /** How many have come, and the place of each among them. */
   #came = 0
   readonly #places = new WeakMap<CallInFront, number>()
   readonly #context: CredentialsContext
@@ -67,13 +60,11 @@ export class Credentials {
     const byNames = new Map<string, Front>()
     for (const origin of all.flatMap(({ origins }) => origins)) {
       const names = all.filter(({ origins }) => origins.includes(origin)).map(({ name }) => name)
-      const known = byNames.get(names.join())
-      const front = known ?? {
+      const front = keptIn(byNames, names.join(), () => ({
         names,
         calls: Array.from({ length: LAST_PRIORITY + 1 }, () => new Set<CallInFront>()),
         costs: Array.from({ length: buckets }, () => 0),
-      }
-      byNames.set(names.join(), front)
+      }))
       this.#fronts.set(origin, front)
     }
     this.fronts = [...byNames.values()]
@@ -135,7 +126,6 @@ export class Credentials {
     for (const place of costs.keys()) costs[place]! += costAt(call, place)
   }
 
-  /** Gives the first calls to the credentials for which nobody waits. */
   give(): void {
     // A call that is given may end at once, and make another.
     if (this.#isGiving || !this.#context.ready) return
@@ -157,7 +147,6 @@ export class Credentials {
     })
   }
 
-  /** The first call that a credential is free for, and that credential. */
   get #next(): { readonly call: CallInFront; readonly queue: KeyQueue } | undefined {
     const found = this.fronts.flatMap(front => this.#nextOf(front) ?? [])
     return found.sort((one, other) => this.#compare(one.call, other.call))[0]

@@ -8,9 +8,7 @@ import type { InFlight, LimitChanges } from './options.js'
 /** How many queues a new one may inspect when all places are taken, on average. */
 const CANDIDATES = 64
 
-/** A released call. */
 export interface ReleasedCost extends Demand {
-  /** When it was released last, in ms. */
   readonly releasedAt: number
 }
 
@@ -22,12 +20,9 @@ export interface Writer {
 
 /** The queue of one key. It has its own pause and its own bounds. */
 export class KeyQueue implements LaneRoute {
-  /** The key. */
   readonly name: string
   readonly gate: Gate
-  /** Its buckets, once it has some. */
   stack: readonly SharedBucket[] = []
-  /** Of these, the ones that no other key has. */
   own: readonly SharedBucket[] = []
   /** Its limits by bucket, where they differ from those of other keys. */
   limits: LimitChanges | undefined
@@ -39,7 +34,6 @@ export class KeyQueue implements LaneRoute {
   isLasting = false
   /** Cancels the notification about the end of its pause. */
   cancelNotification: Cancel = () => false
-  /** Its pause in the store. */
   sharedPause: SharedPause | undefined = undefined
   /** The call that was released and is not sent yet, and since when, in ms. */
   writer: Writer | undefined = undefined
@@ -72,7 +66,6 @@ export class KeyQueues implements Iterable<KeyQueue> {
   readonly #sweep = new IdleSweep(this.#byKey)
   readonly #budget = new SearchBudget()
   maxKeys: number
-  /** That of new queues. */
   maxInFlight: InFlight
 
   /** @param pool bounds the calls in flight of all keys */
@@ -90,11 +83,7 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.get(key)
   }
 
-  /**
-   * The queue of a key; creates it if needed. Undefined: `maxKeys` keys have calls, are paused, or still owe time.
-   *
-   * @param opened prepares a new one. What it throws is thrown, and then there is no queue
-   */
+  /** Undefined: `maxKeys` keys have calls, are paused, or owe time. @param opened prepares a new one. It may throw. */
   open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
@@ -111,7 +100,6 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.values()
   }
 
-  /** Looks for idle queues, and drops them, until a place is free. */
   #makePlace(now: number): boolean {
     for (let left = this.size; left > 0 && this.size >= this.maxKeys && this.#budget.spend(); left -= 1) {
       const [key, queue] = this.#sweep.next()!

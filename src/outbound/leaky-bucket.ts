@@ -1,9 +1,9 @@
 import { performance } from 'node:perf_hooks'
 import { quote } from '../config/messages.js'
-import { slackOf } from '../core/bucket/limits.js'
-import { isCost, LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
+import { LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
 import { parseRate } from '../core/units.js'
-import { checkOptions } from './calls/call-options.js'
+import { slackOf } from '../decider/costs.js'
+import { checkCost, checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
 
 /** Options of a `LeakyBucket`. */
@@ -113,8 +113,4 @@ export class LeakyBucket {
   timeToEmpty(): number {
     return this.level / this.#bucket.limits.rate
   }
-}
-
-function checkCost(cost: number): void {
-  if (!isCost(cost)) throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
 }

@@ -1,7 +1,4 @@
-/**
- * Limits that answers announce, for each key: rates that are lower than the configured ones, until they are forgotten, and a pause
- * where nothing is left.
- */
+/** Limits that answers announce for a key: a lower rate for a time, and a pause where nothing is left. */
 import type { Cancel, Clock } from '../core/clock.js'
 import { costAt, type Demand } from '../core/queue/lane.js'
 import type { Fields } from '../http/quota/field-values.js'
@@ -9,7 +6,6 @@ import { LearnedQuotas } from '../http/quota/learned-quotas.js'
 import { followersOf, LIMITED, type Limited, readQuotas } from '../http/quota/quota-fields.js'
 import type { KeyQueue } from './key-queues.js'
 
-/** What is known of a key. */
 interface Known {
   readonly quotas: LearnedQuotas
   expiry: Cancel
@@ -17,7 +13,6 @@ interface Known {
 
 /** The most beginnings of paths that are known. What comes then is not learnt. */
 const MOST_PATHS = 10_000
-
 /** Segments of the longest of them. */
 const LONGEST_PATH = 4
 
@@ -35,7 +30,6 @@ export class Resources {
     return known === undefined ? undefined : this.#byPath.get(known)
   }
 
-  /** An answer to such a request has named its resource. */
   learn(key: string, path: string, resource: string): void {
     if (this.of(key, path) === resource || this.#byPath.size >= MOST_PATHS) return
     const all = beginnings(key, path)
@@ -52,19 +46,16 @@ function beginnings(key: string, path: string): string[] {
   return segments.slice(1).map((_, last) => `${key} ${segments.slice(0, last + 2).join('/')}`)
 }
 
-export interface LearnedRatesOptions {
+interface LearnedRatesOptions {
   readonly clock: Clock
-  /** The names of the buckets. */
   readonly names: readonly string[]
   /** Those that follow a limit on requests if none is called `requests`. */
   readonly usual: readonly string[]
-  /** The rate of a bucket of this queue has changed. */
   changed(queue: KeyQueue): void
 }
 
 export class LearnedRates {
   readonly #options: LearnedRatesOptions
-  /** The names of the buckets that follow each limit. */
   readonly #followers: Readonly<Record<Limited, readonly string[]>>
   /** Gone with its queue. */
   readonly #known = new WeakMap<KeyQueue, Known>()
@@ -85,12 +76,7 @@ export class LearnedRates {
     return Math.min(...limits.map(limited => known.quotas.rateOf(limited)))
   }
 
-  /**
-   * Learns from the answer to a call.
-   *
-   * @param longest the longest pause, in ms
-   * @returns ms for which nothing is left
-   */
+  /** @param longest the longest pause, in ms. @returns ms for which nothing is left */
   learn(queue: KeyQueue, fields: Fields, call: Demand, longest: number): number {
     const quotas = readQuotas(fields, Date.now())
     if (quotas.length === 0) return 0

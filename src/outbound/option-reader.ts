@@ -1,17 +1,12 @@
-/**
- * Reads options. Each wrong one is a line of one error, with its path. The file has zod for this, which would take most of the time in
- * which the library is loaded.
- */
-
+/** Reads options; each wrong one is a line of one error. zod would take most of the time to load the library. */
 import { hint, quote } from '../config/messages.js'
 import { formatPath } from '../config/problems.js'
+import { readDuration } from '../config/read-values.js'
 import { ownValue } from '../core/structures/own-value.js'
 
 type Path = readonly PropertyKey[]
-
 /** Reads one value. It adds what is wrong to `problems`, and returns nothing that is used then. */
 export type OptionReader<T> = (input: unknown, path: Path, problems: string[]) => T
-
 type Output<R> = R extends OptionReader<infer T> ? T : never
 /** Options of other libraries, and of this one in another place. */
 const HINTS: Readonly<Record<string, string>> = {
@@ -46,7 +41,6 @@ export function unknownOption(name: string, known: readonly string[]): string {
 }
 
 const RENAMED = 'unknown key; use credentials: [{ name, origins, header, rate }]'
-
 type Required<S> = { [K in keyof S]: undefined extends Output<S[K]> ? never : K }[keyof S]
 
 /** What an object of these readers is read to. Those that may be undefined are left out where they are. */
@@ -73,6 +67,17 @@ function at(path: Path, message: string): string {
   return path.length === 0 ? message : `${formatPath(path)}: ${message}`
 }
 
+/** A duration in ms: `"10s"`, or a number of ms. @throws RangeError */
+export function durationOf(input: unknown): number {
+  if (typeof input === 'number' && input >= 0) return input
+  try {
+    if (typeof input === 'string') return readDuration(input)
+  } catch {
+    // Said below.
+  }
+  throw new RangeError(`${quote(input)} is not a duration; use e.g. "10s", or a number of ms`)
+}
+
 /** A value that a test accepts as it is. */
 export function tested<T>(noun: string, remedy: string, isRight: (input: unknown) => input is T): OptionReader<T> {
   return value(input => {
@@ -81,7 +86,6 @@ export function tested<T>(noun: string, remedy: string, isRight: (input: unknown
   })
 }
 
-/** Absent, or undefined, is allowed. */
 export function optional<T>(reader: OptionReader<T>): OptionReader<T | undefined> {
   return (input, path, problems) => (input === undefined ? undefined : reader(input, path, problems))
 }

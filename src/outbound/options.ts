@@ -1,25 +1,29 @@
 /** The options of the library. */
+
 import type { IncomingHttpHeaders } from 'node:http'
+import { QUOTA_RATE } from '../config/derived/default-capacity.js'
 import { either, quote, quoteUrl, wants } from '../config/messages.js'
+import { DEFAULT_SPREAD, LENGTHS, PACE, PERIODS, type QuotaSettings } from '../config/periods.js'
 import { formatPath } from '../config/problems.js'
 import {
   headerName,
   NAME,
   NAME_REMEDY,
   rateError,
-  readDuration,
   readRate,
   readSpan,
+  readTimeZone,
   timerLength,
 } from '../config/read-values.js'
-import type { StoreSettings } from '../config/settings.js'
-import { readPostgresUrl, readRedisNode, readRedisUrl, readTable } from '../config/store-url.js'
-import { isCost } from '../core/bucket/meter.js'
+import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type StoreSettings } from '../config/store-url.js'
+import type { BucketLimits } from '../core/bucket/limits.js'
 import type { Clock } from '../core/clock.js'
-import type { OnOutage } from '../core/shared-shaper.js'
-import type { Store } from '../core/store.js'
+import { isCost } from '../decider/costs.js'
 import type { PauseRule } from '../http/quota/pause-rule.js'
+import type { OnOutage } from '../sharing/shard.js'
+import type { Store } from '../sharing/store.js'
 import {
+  durationOf,
   isRecord,
   list,
   members,
@@ -69,6 +73,30 @@ export interface PostgresStoreOptions {
   readonly instances?: number
 }
 
+/** A count by the calendar. */
+export interface QuotaOptions {
+  /** Cost units that may pass in a period. What is over fails with OverflowError, which says when the next one begins. */
+  readonly limit: number
+  /** `"hour"`, `"day"` or `"month"`. */
+  readonly per: 'hour' | 'day' | 'month'
+  /** Where a period begins with the clock: an IANA name. Default `"UTC"`. */
+  readonly timeZone?: string
+  /** What is left leaves evenly until the period ends, so `capacity` calls may wait. Default false. */
+  readonly spread?: boolean
+}
+
+/** A quota beside other buckets. */
+export interface QuotaBucketOptions {
+  /** In place of a rate. Changed limits have its limit as `capacity`. */
+  readonly quota: QuotaOptions
+  /** With `spread`: how much of one key may wait. Default 10. */
+  readonly capacity?: number
+  /** `"all"`: one count for the calls of all keys. Default: one for each key. */
+  readonly key?: 'all'
+  /** A quota has none. */
+  readonly rate?: undefined
+}
+
 /** One limit: a leaky bucket. Costs are in units that the API counts, for example requests or tokens. */
 export interface BucketOptions {
   /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
@@ -106,7 +134,7 @@ export interface ChangedLimits<Name extends string = string> extends Partial<Omi
 }
 
 /** Bounds that can change while calls wait. */
-export interface Bounds {
+interface Bounds {
   /** The longest wait of a call: `"10s"`, or ms. Default: no bound. */
   readonly maxWait?: string | number
   /** The most keys in use at once. Default 100_000. */
@@ -142,7 +170,7 @@ export interface SeveralLimits<Name extends string = string> {
   /**
    * By name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass, and takes from all or from none.
    */
-  readonly buckets: Readonly<Record<Name, BucketOptions>>
+  readonly buckets: Readonly<Record<Name, BucketOptions | QuotaBucketOptions>>
   /** One limit has this. */
   readonly rate?: undefined
   /** As `rate`. */
@@ -172,13 +200,13 @@ export interface LastingOptions<Name extends string = string> extends Bounds {
 export type ShaperOptions<Name extends string = string> = LastingOptions<Name> & (OneLimit | SeveralLimits<Name>)
 
 /** A limit after reading: cost units per ms, and cost units. */
-export interface LimitSettings {
-  readonly name: string
-  readonly rate: number
-  readonly capacity: number
-  readonly burst?: number
+interface LimitSettings extends Pick<BucketLimits, 'name' | 'rate' | 'capacity' | 'burst'> {
   /** One for all keys. */
   readonly isCommon: boolean
+  /** Its limit is the capacity. Absent: it has a rate. */
+  readonly counts?: QuotaSettings
+  /** It paces the quota before it. */
+  readonly paces?: true
 }
 
 /** A credential after reading: cost units per ms. Names of headers are in lower case. */
@@ -200,7 +228,6 @@ export interface InFlight {
 export interface ShaperSettings {
   /** In the order in which a call passes them: those of its key, then the common ones. */
   readonly buckets: readonly LimitSettings[]
-  /** Whether there are several limits, with names. */
   readonly areNamed: boolean
   readonly maxWait: number
   readonly maxInFlight: InFlight
@@ -208,9 +235,7 @@ export interface ShaperSettings {
   readonly maxKeys: number
   readonly maxQueued: number
   readonly retry: RetryRule | undefined
-  /** The limits of a key, where they differ: by bucket. */
   readonly limits: ((key: string) => LimitChanges) | undefined
-  /** Undefined: calls name their keys. */
   readonly credentials: readonly Credential[] | undefined
   /** Undefined: in memory. */
   readonly store: StoreSettings | { readonly own: Store } | undefined
@@ -226,14 +251,14 @@ export interface Changes
   readonly buckets: LimitChanges
 }
 
-/** The buckets that changes may name. */
-export interface KnownBuckets {
+interface KnownBuckets {
   readonly isShared: boolean
   readonly areNamed: boolean
   readonly names: readonly string[]
+  /** Those that are quotas. */
+  readonly quotas: readonly string[]
 }
 
-/** The options of `shape` about requests and their answers. */
 export interface RequestSettings<Options> {
   readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
   readonly cost: number | Costs | ((options: Options) => number | Costs)
@@ -254,7 +279,6 @@ export interface RequestSettings<Options> {
 
 /** Cost units by bucket. A bucket that is not named costs 1. */
 export type Costs<Name extends string = string> = { readonly [K in Name]?: number | undefined }
-
 /** Cost units: in each bucket, or by name where there are several. */
 export type CostOf<Name extends string = string> = [Name] extends [never] ? number : number | Costs<Name>
 
@@ -270,9 +294,16 @@ export type CostAfter<Name extends string = string> = (
 
 /** The name of the only bucket. */
 export const ONLY = 'outbound'
-
 const isNumber = (input: unknown): input is number => typeof input === 'number'
 const isFunction = (input: unknown): input is (...given: never) => never => typeof input === 'function'
+const isBoolean = (input: unknown): input is boolean => typeof input === 'boolean'
+const isAbove0 = (input: unknown): input is number => isNumber(input) && input > 0
+const isFiniteAbove0 = (input: unknown): input is number => isAbove0(input) && input < Infinity
+const isWhole =
+  (least: number, most: number) =>
+  (input: unknown): input is number =>
+    Number.isInteger(input) && (input as number) >= least && (input as number) <= most
+const isCount = (input: unknown): input is number => input === Infinity || isWhole(1, Infinity)(input)
 const isText = (input: unknown): input is string => typeof input === 'string' && input !== ''
 
 const rate = value(input => {
@@ -280,31 +311,10 @@ const rate = value(input => {
   return readRate(input)
 })
 
-const capacity = tested('a capacity', 'use a number of cost units above 0, e.g. 100', (input): input is number => {
-  return isNumber(input) && input > 0
-})
-
-const burst = tested('a burst', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
-  return isNumber(input) && input > 0 && input < Infinity
-})
-
-const wait = value((input): number => {
-  if (isNumber(input) && input >= 0) return input
-  const complaint = `${quote(input)} is not a duration; use e.g. "10s", or a number of ms`
-  if (typeof input !== 'string') throw new RangeError(complaint)
-  try {
-    return readDuration(input)
-  } catch (cause) {
-    throw new RangeError(complaint, { cause })
-  }
-})
-
-function count(noun: string, remedy: string): OptionReader<number> {
-  return tested(noun, remedy, (input): input is number => {
-    return input === Infinity || (Number.isInteger(input) && (input as number) > 0)
-  })
-}
-
+const capacity = tested('a capacity', 'use a number of cost units above 0, e.g. 100', isAbove0)
+const burst = tested('a burst', 'use a number of cost units above 0, e.g. 10', isFiniteAbove0)
+const wait = value(durationOf)
+const count = (noun: string, remedy: string) => tested(noun, remedy, isCount)
 const calls = count('a number of calls', 'use e.g. 10')
 
 const inFlight: OptionReader<InFlight> = (input, path, problems) => {
@@ -313,13 +323,8 @@ const inFlight: OptionReader<InFlight> = (input, path, problems) => {
   return { most: cost, by: 'cost' }
 }
 
-const costBound = members(
-  {
-    cost: tested('a cost', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
-      return isNumber(input) && input > 0
-    }),
-  },
-  input => wants('a bound', 'use e.g. 10, or { cost: 10 }')({ input }),
+const costBound = members({ cost: tested('a cost', 'use a number of cost units above 0, e.g. 10', isAbove0) }, input =>
+  wants('a bound', 'use e.g. 10, or { cost: 10 }')({ input }),
 )
 
 /** A store of a test, which has no settings. */
@@ -337,13 +342,7 @@ const timeout = value((input): number => {
   return timerLength(input, readSpan(input))
 })
 
-const instances = tested(
-  'a number of instances',
-  'use a whole number from 1 to 10000, e.g. 3',
-  (input): input is number => {
-    return Number.isInteger(input) && (input as number) >= 1 && (input as number) <= 10_000
-  },
-)
+const instances = tested('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', isWhole(1, 10_000))
 
 const common = {
   type: tested('a kind of store', 'use "redis" or "postgres"', isText),
@@ -400,18 +399,32 @@ const readRedis: OptionReader<StoreSettings> = (input, path, problems) => {
   return { timeout: 250, onOutage: 'local', prefix: 'shaper:', ...rest, ...where, type: 'redis' }
 }
 
+/** A function, which is taken as it is. */
+const func = <Fn>(remedy: string) => optional(tested('a function', remedy, (input): input is Fn => isFunction(input)))
+
+const quota = members(
+  {
+    limit: tested('a limit', 'use a number of cost units above 0, e.g. 100000', isFiniteAbove0),
+    per: tested('a period', `use ${either(PERIODS)}`, (input): input is QuotaSettings['per'] =>
+      PERIODS.some(each => each === input),
+    ),
+    timeZone: optional(value(input => readTimeZone(String(input)))),
+    spread: optional(tested('true or false', 'write true or false, without quotes', isBoolean)),
+  },
+  input => wants('a quota', 'use e.g. { limit: 100000, per: "month" }')({ input }),
+)
+
 const bucket = {
-  rate,
+  rate: optional(rate),
+  quota: optional(quota),
   capacity: optional(capacity),
   burst: optional(burst),
   key: optional(tested('a key', 'use "all", or leave it out', (input): input is 'all' => input === 'all')),
 }
 
 const changedBucket = { rate: optional(rate), capacity: optional(capacity), burst: optional(burst) }
-
 /** In the place of the name is its path. */
 const named: OptionReader<unknown> = (_, path, problems) => bucketName(path.at(-1), path, problems)
-
 const EXAMPLE = '{ requests: { rate: "500/m" }, tokens: { rate: "30000/m" } }'
 const noBucket = (input: unknown): string => wants('a bucket', 'use e.g. { rate: "500/m" }')({ input })
 const noBuckets = (input: unknown): string => wants('a set of buckets', `use e.g. ${EXAMPLE}`)({ input })
@@ -469,13 +482,7 @@ function credentials<S extends typeof credential>(readers: S, example: string) {
 }
 
 const lasting = {
-  limits: optional(
-    tested(
-      'a function',
-      'use e.g. key => (key === "acme" ? { rate: "50/s" } : undefined)',
-      (input): input is (key: string) => unknown => isFunction(input),
-    ),
-  ),
+  limits: func<(key: string) => unknown>('use e.g. key => (key === "acme" ? { rate: "50/s" } : undefined)'),
   credentials: credentials(credential, RUN_CREDENTIAL),
   store: optional(anyStore),
   clock: optional(
@@ -492,16 +499,10 @@ const shaper = {
   ...lasting,
 }
 
-const runRetry = optional(
-  tested('a function', 'use e.g. (error, attempt) => (attempt < 3 ? 1000 : undefined)', (input): input is RetryRule =>
-    isFunction(input),
-  ),
-)
+const runRetry = func<RetryRule>('use e.g. (error, attempt) => (attempt < 3 ? 1000 : undefined)')
 
 const status = list(
-  tested('a status', 'use e.g. 429', (input): input is number => {
-    return Number.isInteger(input) && (input as number) >= 200 && (input as number) <= 599
-  }),
+  tested('a status', 'use e.g. 429', isWhole(200, 599)),
   () => 'not a list of statuses; use e.g. [429, 503]',
 )
 
@@ -525,18 +526,8 @@ const request = {
       (input): input is number | ((options: never) => number) => isFunction(input) || isCost(input) || isRecord(input),
     ),
   ),
-  costAfter: optional(
-    tested('a function', 'use e.g. (status, headers) => Number(headers["x-cost"])', (input): input is CostAfter =>
-      isFunction(input),
-    ),
-  ),
-  learn: optional(
-    tested(
-      'true or false',
-      'write true or false, without quotes',
-      (input): input is boolean => typeof input === 'boolean',
-    ),
-  ),
+  costAfter: func<CostAfter>('use e.g. (status, headers) => Number(headers["x-cost"])'),
+  learn: optional(tested('true or false', 'write true or false, without quotes', isBoolean)),
   resource: optional(
     tested(
       'a resource',
@@ -549,12 +540,7 @@ const request = {
   ),
   retry: optional(
     members(
-      {
-        status,
-        max: count('a number of tries', 'use e.g. 3'),
-        backoff: optional(wait),
-        maxBackoff: optional(wait),
-      },
+      { status, max: count('a number of tries', 'use e.g. 3'), backoff: optional(wait), maxBackoff: optional(wait) },
       input => wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
     ),
   ),
@@ -612,15 +598,18 @@ interface GivenLimits {
 
 /** By bucket. @throws RangeError */
 function changesOf({ buckets = {}, ...single }: GivenLimits, known: KnownBuckets): LimitChanges {
-  const { isShared, areNamed, names } = known
+  const { isShared, areNamed, names, quotas } = known
   const only = Object.fromEntries(Object.entries(single).filter(([, given]) => given !== undefined))
   const [first] = Object.keys(only)
   if (areNamed && first !== undefined)
     throw new RangeError(`${first}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`)
   if (!areNamed && Object.keys(buckets).length > 0)
     throw new RangeError('buckets: there is only one bucket; use e.g. { rate: "5/s" }')
-  for (const [name, { capacity }] of Object.entries(buckets)) {
+  for (const [name, { capacity, ...others }] of Object.entries(buckets)) {
     if (!names.includes(name)) throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
+    const [idle] = quotas.includes(name) ? Object.keys(others) : []
+    if (idle !== undefined)
+      throw new RangeError(`buckets.${name}.${idle}: has no effect on a quota; use capacity, its limit`)
     checkCapacity(capacity, { isShared, path: `buckets.${name}.` })
   }
   checkCapacity(single.capacity, { isShared })
@@ -693,18 +682,17 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
   )
-  const read = all.map(([name, { rate, capacity, burst, key }]: [string, ObjectOf<typeof bucket>]): LimitSettings => {
+  const read = all.flatMap(([name, given]: [string, ObjectOf<typeof bucket>]): LimitSettings[] => {
+    const { quota, rate, capacity, burst, key } = given
+    if (quota !== undefined) return countedBy(name, { ...given, quota })
+    if (rate === undefined) throw new RangeError(`buckets.${name}.rate: missing; use e.g. "5/s", "6/30s", or quota`)
     checkCapacity(capacity ?? Infinity, { isShared, path: buckets === undefined ? '' : `buckets.${name}.` })
-    return {
-      name,
-      rate,
-      capacity: capacity ?? Infinity,
-      ...(burst !== undefined && { burst }),
-      isCommon: key === 'all',
-    }
+    const bursts = burst !== undefined && { burst }
+    return [{ name, rate, capacity: capacity ?? Infinity, ...bursts, isCommon: key === 'all' }]
   })
   const own = read.filter(({ isCommon }) => !isCommon)
-  const known = { isShared, areNamed, names: own.map(({ name }) => name) }
+  const quotas = own.filter(({ counts }) => counts !== undefined).map(({ name }) => name)
+  const known = { isShared, areNamed, names: own.map(({ name }) => name), quotas }
   return {
     buckets: [...own, ...read.filter(({ isCommon }) => isCommon)],
     areNamed,
@@ -712,6 +700,24 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
     ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock },
     credentials: credentials?.map(each => ({ ...each, origins: ['', ...(each.origins ?? [])] })),
   }
+}
+
+/** A quota, and what paces it. */
+function countedBy(
+  name: string,
+  given: ObjectOf<typeof bucket> & { readonly quota: NonNullable<ObjectOf<typeof bucket>['quota']> },
+): LimitSettings[] {
+  const { limit, per, timeZone = 'UTC', spread = false } = given.quota
+  const idle = (['rate', 'burst', ...(spread ? [] : ['capacity' as const])] as const).find(
+    each => given[each] !== undefined,
+  )
+  if (idle !== undefined) throw new RangeError(`buckets.${name}.${idle}: has no effect beside quota; remove it`)
+  const isCommon = given.key === 'all'
+  const counts = { per, timeZone, spread }
+  const counted = { name, rate: QUOTA_RATE, capacity: limit, isCommon, counts }
+  if (!spread) return [counted]
+  const { capacity = DEFAULT_SPREAD } = given
+  return [counted, { name: name + PACE, rate: limit / LENGTHS[per], capacity, isCommon, paces: true }]
 }
 
 function checkCredentials(

@@ -44,7 +44,6 @@ export function stayAlive(): void {
   keeper.ref()
 }
 
-/** A call no longer waits. */
 export function mayEnd(): void {
   waiting -= 1
   if (waiting === 0) keeper!.unref()
@@ -79,6 +78,7 @@ export function createTestClock(): TestClock {
     at: clock.at,
     async advance(time) {
       const until = clock.now() + readMs('time', time)
+      if (until === Infinity) throw new RangeError('time: Infinity has no end; use e.g. "10s", or a number of ms')
       await settled()
       for (let next = clock.next(); next <= until; next = clock.next()) {
         clock.runUntil(next)

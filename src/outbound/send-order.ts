@@ -1,23 +1,20 @@
 /**
- * Keeps the sends of one key in order and apart.
- *
- * A request may be released long before it is sent, because its connection must open first. Until it is sent, its
- * queue's gate stays closed, so no other request of that key is released. The next slot is counted from the time of the
- * send.
+ * Keeps the sends of one key in order and apart. A request may be released long before it is sent, because its connection
+ * must open first. Until then its queue's gate stays closed. The next slot is counted from the time of the send.
  */
 
-import { type BucketLimits, slackOf } from '../core/bucket/limits.js'
+import type { BucketLimits } from '../core/bucket/limits.js'
 import { Meter } from '../core/bucket/meter.js'
 import type { Clock } from '../core/clock.js'
 import { type Cost, costAt, type SharedBucket, type Waiter } from '../core/queue/lane.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import type { Shaper } from '../core/shaper.js'
-import { StoredBucket } from '../core/shared/stored-bucket.js'
+import { slackOf } from '../decider/costs.js'
+import { StoredBucket } from '../sharing/stored-bucket.js'
 import type { KeyQueue, ReleasedCost, Writer } from './key-queues.js'
 
 /** ms. A release that is at most this late keeps its slot. */
 export const GRACE = 0.5
-
 /** Turns of the loop in which a burst may be sent. */
 const BURST_TURNS = 5
 
@@ -50,7 +47,6 @@ export class SendOrder {
     })
   }
 
-  /** Opens a queue whose writer will not be sent. */
   unblock(queue: KeyQueue, writer: Writer): void {
     if (queue.writer !== writer) return
     queue.writer = undefined
@@ -58,7 +54,6 @@ export class SendOrder {
     this.#shaper.wake(queue.gate)
   }
 
-  /** A writer has been sent, however long after its release. */
   written(queue: KeyQueue, writer: Writer & ReleasedCost): void {
     this.count(queue, writer)
     this.sent(queue, writer, writer)
@@ -72,7 +67,7 @@ export class SendOrder {
     if (queue.gate.closed && (writer === undefined || queue.writer !== writer)) return
     if (writer === undefined && now - releasedAt <= GRACE) return
     queue.writer = undefined
-    this.#shaper.control.sent(queue.gate, call, releasedAt)
+    this.#shaper.engine.sent(queue.gate, call, releasedAt)
   }
 
   /**
@@ -105,7 +100,7 @@ export class SendOrder {
 
   /** A call is sent now. Does nothing unless a store grants the slots. */
   count({ stack, sent }: KeyQueue, call: Cost): void {
-    if (this.#shaper.releaseModeOf(stack) !== 'claimed') return
+    if (this.#shaper.engine.releaseModeOf(stack) !== 'claimed') return
     const now = this.#clock.now()
     for (const [place, bucket] of stack.entries()) {
       const cost = costAt(call, place)
@@ -117,12 +112,9 @@ export class SendOrder {
     }
   }
 
-  /**
-   * How many ms too early a call would be sent now. A store grants slots and does not know when calls are really sent: after a late
-   * send the next slot is too close.
-   */
+  /** By how many ms a call would be sent too early: after a late send the next slot of a store is too close. */
   msTooEarly({ stack, sent }: KeyQueue, call: Cost, now: number): number {
-    if (sent.length === 0 || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
+    if (sent.length === 0 || this.#shaper.engine.releaseModeOf(stack) !== 'claimed') return 0
     let until = now
     for (const [place, meter] of sent.entries()) {
       adoptLimits(meter, stack[place]!, now)

@@ -1,21 +1,22 @@
 /** The programmatic shaper. Calls wait in the queue of their key and are released exactly at the rate. */
 import { EventEmitter } from 'node:events'
 import { either, quote } from '../config/messages.js'
-import { CallContext, hasOwnKeys } from './call-context.js'
+import { CallContext, hasOwnKeys, RETRY_ADMISSION_MS } from './call-context.js'
+import { isSignal, unwatch, watch } from './calls/abort-signals.js'
 import {
   type CallOptions,
   checkKey,
   checkOptions,
   RUN_OPTIONS,
   type RunOptions,
+  readCallOptions,
   readCost,
   readMs,
   readRunOptions,
 } from './calls/call-options.js'
 import { type MapOptions, mapInOrder } from './calls/map.js'
-import { AdmitCall, type Admitted } from './calls/promised-call.js'
-import { type RoomOptions, untilRoom } from './calls/room.js'
-import { RunCall, type RunContext } from './calls/run-call.js'
+import { AdmitCall, type Admitted, RunCall, type RunContext } from './calls/run-call.js'
+import { ClosedError, OverflowError } from './errors.js'
 import type { EventReporter, OutboundEvents } from './events.js'
 import {
   type CostOf,
@@ -26,8 +27,8 @@ import {
   type ShaperSettings,
   type UpdateOptions,
 } from './options.js'
-import { processClock } from './process-clock.js'
-import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
+import { mayEnd, processClock, stayAlive } from './process-clock.js'
+import { retryAfter } from './retry-after.js'
 
 /** Options of `wrap`: those of `run`. `key` and `cost` may depend on the arguments of each call. */
 export interface WrapOptions<Arguments extends unknown[], Name extends string = string>
@@ -158,9 +159,9 @@ export class OutboundShaper<Name extends string = string> extends EventEmitter<O
    * @throws RangeError as `createShaper`
    */
   update(options: UpdateOptions<Name>): void {
-    const { sharing, names = [ONLY] } = this.#context
+    const { sharing, names = [ONLY], quotas } = this.#context
     const areNamed = this.#context.names !== undefined
-    this.#context.update(readChanges(options, { isShared: sharing !== undefined, areNamed, names }))
+    this.#context.update(readChanges(options, { isShared: sharing !== undefined, areNamed, names, quotas }))
   }
 
   /**
@@ -268,4 +269,112 @@ function isIterable(items: unknown): boolean {
  */
 export function createShaper<Name extends string = never>(options: ShaperOptions<Name>): OutboundShaper<Name> {
   return new OutboundShaper(readShaperOptions(options))
+}
+
+const LISTED = 20
+
+/** The status of one key. */
+export interface KeyStatus {
+  /** Its queue. */
+  readonly key: string
+  /** The level of its bucket, of several that of the last, in cost units: waiting calls, and what is left of released ones. */
+  readonly level: number
+  /** Of several buckets, the level of each by its name. */
+  readonly levels?: Readonly<Record<string, number>>
+  /** Waiting calls. */
+  readonly queued: number
+  /** Calls of `run`, `wrap` and requests of `shape` that have begun and not ended. */
+  readonly inFlight: number
+  /** ms; 0: not paused. */
+  readonly pausedForMs: number
+  /** ms until all its buckets let the next call pass, even if none waits. 0: at once. */
+  readonly nextReleaseMs: number
+}
+
+/** The status of a shaper. */
+export interface ShaperStatus {
+  /** Waiting calls. */
+  readonly queued: number
+  /** Running calls, of `run` and of `shape`. */
+  readonly inFlight: number
+  /** Keys in use, now or recently. */
+  readonly keys: number
+  /** ms that the pause of all keys still lasts. 0: there is none. Pauses of single keys do not count. */
+  readonly pausedForMs: number
+  /** It has been drained, or drains now. */
+  readonly closed: boolean
+  /** The state of the store; absent without one. */
+  readonly store?: 'shared' | 'doubtful' | 'alone' | 'returning'
+  /** The 20 keys whose buckets are fullest. */
+  readonly fullest: readonly KeyStatus[]
+}
+
+function keyStatus(context: CallContext, key: string): KeyStatus {
+  const now = context.clock.now()
+  const queue = context.queues.get(key)
+  const stack = queue?.stack ?? []
+  const releases = stack.map(bucket => bucket.freeFor(bucket.nextCost || 1) - now)
+  const pausedForMs = queue?.gate.pausedFor(now) ?? context.pauses.allFor(now)
+  return {
+    key,
+    level: stack.at(-1)?.level(now) ?? 0,
+    ...(context.names && { levels: Object.fromEntries(stack.map(bucket => [bucket.limits.name, bucket.level(now)])) }),
+    queued: queue?.waiting ?? 0,
+    inFlight: queue?.running ?? 0,
+    pausedForMs,
+    nextReleaseMs: Math.max(0, pausedForMs, ...releases),
+  }
+}
+
+function shaperStatus(context: CallContext): ShaperStatus {
+  const now = context.clock.now()
+  const levels = Array.from(context.queues, ({ name, stack }) => ({ name, level: stack.at(-1)?.level(now) ?? 0 }))
+  const fullest = levels.sort((a, b) => b.level - a.level).slice(0, LISTED)
+  return {
+    queued: context.waiting.size,
+    inFlight: context.running,
+    keys: context.queues.size,
+    pausedForMs: context.pauses.allFor(now),
+    closed: context.closed,
+    ...(context.sharing !== undefined && { store: context.sharing.state }),
+    fullest: fullest.map(({ name }) => keyStatus(context, name)),
+  }
+}
+
+/** Options of `room`: the cost of the call to come, and a signal that ends the wait. */
+export type RoomOptions<Name extends string = string> = Pick<CallOptions<Name>, 'cost' | 'signal'>
+
+/** Resolves when a call would be admitted. */
+async function untilRoom(context: CallContext, key: string, options: RoomOptions = {}): Promise<void> {
+  checkKey(key)
+  checkOptions(options, ['cost', 'signal'], '{ cost: 2 }')
+  const { signal, ...cost } = readCallOptions(options, context.names)
+  for (;;) {
+    if (context.closed) throw new ClosedError()
+    if (isSignal(signal)) signal.throwIfAborted()
+    const queue = context.queueOf(key, context.clock.now())
+    const ms = queue === undefined ? RETRY_ADMISSION_MS : context.untilRoom(queue, cost)
+    if (ms === 0) return
+    if (ms === Infinity) throw new OverflowError('too-costly', key, Infinity)
+    await passed(context, retryAfter(ms), signal)
+  }
+}
+
+/** Resolves after this many ms, or when the shaper has ended, or the signal is aborted. */
+function passed(context: CallContext, ms: number, signal: AbortSignal | undefined): Promise<void> {
+  return new Promise(resolve => {
+    const { clock, roomWaits } = context
+    const waiter = { cancel: () => end() }
+    const end = (): void => {
+      if (!roomWaits.delete(end)) return
+      cancel()
+      if (signal !== undefined) unwatch(signal, waiter)
+      mayEnd()
+      resolve()
+    }
+    roomWaits.add(end)
+    stayAlive()
+    if (signal !== undefined) watch(signal, waiter)
+    const cancel = clock.at(clock.now() + ms, end)
+  })
 }

@@ -1,51 +1,40 @@
 /**
  * Writes that the pacing thread makes by itself: the memory that it shares with the main thread, and the protocol.
  *
- * The main thread *arms* an entry: the bytes of a request, the file descriptor of an idle connection, and the slot. At the
- * slot the pacing thread writes the bytes. The main thread may take the entry back until then. Each entry is written by
- * exactly one of the two threads, or by none.
+ * The main thread *arms* an entry: the bytes of a request, the file descriptor of an idle connection, and the slot, at which
+ * the pacing thread writes the bytes. The main thread may take the entry back until then. Exactly one of the two writes it, or
+ * none.
  *
  *     free --arm--> armed --claim--> writing --finish--> written --free--> free
  *                     '--revoke--> revoked --free--> free
  *
- * `claim` and `finish` are the pacing thread's steps, the others are the main thread's. `claim` and `revoke` compare and
- * swap the state word, so one of them wins. Each step is one atomic access; all else that it touches belongs to its thread:
- * 1. The fields of an entry belong to the main thread but for `writing`, when they belong to the pacing thread. They are
- *    written before the store of `armed` and read after a claim has won. The result is written before the store of
- *    `written` and read after it.
- * 2. The state word has a generation, which `free` changes. A claim names the generation that it was told of. So a claim of
- *    an entry that was taken back, freed and armed anew fails.
- * 3. A file descriptor is a bare number. If it is closed and opened again, the bytes of one request would go to another
- *    connection. The pacing thread uses the number only in `writing`. So a descriptor may be closed once its entry cannot
- *    come to `writing` any more and is not there: `settle` revokes it, and waits while it is `writing`. That wait is the
- *    time of one write that does not block.
- * 4. The entries of one lane leave in order, and not too close: an entry names the one *before* it. It is claimed only if
- *    that one is written, and not later than its `latest`, or if that one is free: then the main thread has seen it leave,
- *    and has let this entry stand. The main thread takes back the entries of a lane from the last to the first. So none is
- *    written while one before it is taken back.
+ * `claim` and `finish` are the pacing thread's steps, the others are the main thread's. Each is one atomic access. `claim` and
+ * `revoke` compare and swap the state word, so one of them wins. All else that a step touches belongs to its thread:
+ * 1. The fields of an entry belong to the main thread but for `writing`. They are written before the store of `armed` and read
+ *    after a claim has won. The result is written before the store of `written` and read after it.
+ * 2. The state word has a generation, which `free` changes, and a claim names it. So a claim of an entry that was armed anew
+ *    fails.
+ * 3. If a file descriptor is closed and opened again, the bytes of one request would go to another connection. The pacing
+ *    thread uses it only in `writing`. So it may be closed once its entry cannot come to `writing` and is not there: `revoke`
+ *    waits while it is.
+ * 4. The entries of one lane leave in order, and not too close: an entry names the one *before* it. It is claimed only if that
+ *    one is written, and not later than its `latest`, or free: then the main thread has let this entry stand. The main thread
+ *    takes back entries of a lane from the last to the first. So none is written while one before it is taken back.
  *
- * What the pacing thread may not claim it leaves as it is, and tells the main thread, which takes it back. It also tells when
- * it has written an entry that no other follows: more may have to be armed. Of all else the main thread hears when the answer
- * comes.
- *
- * armed-writes.test.ts runs every interleaving of these steps, with the closing and the reuse of the descriptor among them.
+ * The pacing thread tells the main thread what it may not claim, and when it has written an entry that no other follows. Of all
+ * else the main thread hears when the answer comes. armed-writes.test.ts runs every interleaving of these steps.
  */
-
 import { performance } from 'node:perf_hooks'
+import type { Clock } from '../core/clock.js'
 
 /** Entries. What finds none free is not armed. */
 const ENTRIES = 512
-
-/** Bytes of an entry. */
 const ENTRY_BYTES = 4_096
-
 /** The low bits of a state word. The others are the generation. */
 const STATE_BITS = 3
 const STATE_MASK = (1 << STATE_BITS) - 1
-
 /** A state word is never negative. After the last generation comes the first one again. */
 const WORD_MASK = 0x7fffffff
-
 export const STATES = { free: 0, armed: 1, writing: 2, written: 3, revoked: 4 } as const
 
 /**
@@ -53,47 +42,32 @@ export const STATES = { free: 0, armed: 1, writing: 2, written: 3, revoked: 4 } 
  * entries that were ever armed, and those that the pacing thread has read. `alarms` counts the alarms that were set.
  */
 export const CONTROLS = { signal: 0, armed: 1, read: 2, alarms: 3, running: 4, stopping: 5 } as const
-
 /** ms. A write that is not done after this time is that of a thread that has died. */
 const LONGEST_WRITE = 5_000
 
 /** The shared memory: one element for each entry where nothing else is said. Times are in ms of process.hrtime. */
-class WriteMemory {
-  readonly entryBytes = ENTRY_BYTES
-  /** When to wake the main thread: one element. */
-  readonly alarm = floats(1)
-  /** Until when the pacing thread sleeps: one element. */
-  readonly asleep = floats(1)
-  /** By `CONTROLS`. */
-  readonly controls = integers(Object.keys(CONTROLS).length)
-  /** Indices of armed entries in the order of arming, as a ring. */
-  readonly ring: Int32Array<SharedArrayBuffer>
-  readonly states: Int32Array<SharedArrayBuffer>
-  readonly descriptors: Int32Array<SharedArrayBuffer>
-  readonly lengths: Int32Array<SharedArrayBuffer>
-  /** The index of the entry before, and its generation. -1: there is none. */
-  readonly before: Int32Array<SharedArrayBuffer>
-  readonly beforeGenerations: Int32Array<SharedArrayBuffer>
-  /** How many bytes were written. -1: the connection is broken. */
-  readonly results: Int32Array<SharedArrayBuffer>
-  readonly slots: Float64Array<SharedArrayBuffer>
-  readonly latest: Float64Array<SharedArrayBuffer>
-  readonly sentAt: Float64Array<SharedArrayBuffer>
-  readonly bytes: Uint8Array<SharedArrayBuffer>
-
-  /** @param entries a power of two */
-  constructor(entries: number) {
-    this.ring = integers(entries)
-    this.states = integers(entries)
-    this.descriptors = integers(entries)
-    this.lengths = integers(entries)
-    this.before = integers(entries)
-    this.beforeGenerations = integers(entries)
-    this.results = integers(entries)
-    this.slots = floats(entries)
-    this.latest = floats(entries)
-    this.sentAt = floats(entries)
-    this.bytes = new Uint8Array(new SharedArrayBuffer(entries * ENTRY_BYTES))
+function createMemory(entries: number) {
+  return {
+    entryBytes: ENTRY_BYTES,
+    /** When to wake the main thread: one element. */
+    alarm: floats(1),
+    /** Until when the pacing thread sleeps: one element. */
+    asleep: floats(1),
+    controls: integers(Object.keys(CONTROLS).length),
+    /** Indices of armed entries in the order of arming, as a ring. */
+    ring: integers(entries),
+    states: integers(entries),
+    descriptors: integers(entries),
+    lengths: integers(entries),
+    /** The index of the entry before, and its generation. -1: there is none. */
+    before: integers(entries),
+    beforeGenerations: integers(entries),
+    /** How many bytes were written. -1: the connection is broken. */
+    results: integers(entries),
+    slots: floats(entries),
+    latest: floats(entries),
+    sentAt: floats(entries),
+    bytes: new Uint8Array(new SharedArrayBuffer(entries * ENTRY_BYTES)),
   }
 }
 
@@ -110,7 +84,6 @@ export interface WriteOrder {
   /** One byte for each character. */
   readonly text: string
   readonly descriptor: number
-  /** When to write it. */
   readonly slot: number
   /** If it is written later, what comes after it is left to the main thread. */
   readonly latest: number
@@ -118,13 +91,9 @@ export interface WriteOrder {
   readonly after: ArmedWrite | undefined
 }
 
-/** The main thread's side. */
 export class ArmedWrites {
-  readonly memory: WriteMemory
-  /**
-   * Called when the pacing thread has written an entry that no other follows, and when it has left one to the main thread:
-   * the one before it was late, or it was taken back.
-   */
+  readonly memory: ReturnType<typeof createMemory>
+  /** An entry was written that no other follows, or one was left to the main thread: it was taken back, or that before it was late. */
   onNews: () => void = () => undefined
   readonly #buffer: Buffer
   readonly #free: number[]
@@ -133,12 +102,11 @@ export class ArmedWrites {
 
   /** @param entries a power of two */
   constructor(entries = ENTRIES) {
-    this.memory = new WriteMemory(entries)
+    this.memory = createMemory(entries)
     this.#buffer = Buffer.from(this.memory.bytes.buffer)
     this.#free = Array.from({ length: entries }, (_, index) => entries - 1 - index)
   }
 
-  /** Whether the pacing thread runs. */
   get running(): boolean {
     return Atomics.load(this.memory.controls, CONTROLS.running) === 1
   }
@@ -173,7 +141,6 @@ export class ArmedWrites {
     this.#signal(at + this.toHrtime)
   }
 
-  /** Lets the pacing thread end. */
   stop(): void {
     Atomics.store(this.memory.controls, CONTROLS.running, 0)
     Atomics.store(this.memory.controls, CONTROLS.stopping, 1)
@@ -214,10 +181,7 @@ export class ArmedWrite {
     this.generation = generation
   }
 
-  /**
-   * When it was written, in ms of performance.now. Undefined: it was not, or not yet, or it is free: its place may have
-   * another entry then.
-   */
+  /** When it was written, in ms of performance.now. Undefined: it was not, or its place has another entry. */
   get sentAt(): number | undefined {
     const { memory, toHrtime } = this.#writes
     const written = (this.generation << STATE_BITS) | STATES.written
@@ -229,11 +193,7 @@ export class ArmedWrite {
     return this.#writes.memory.results[this.index]!
   }
 
-  /**
-   * Takes it back. After this the pacing thread does not use the descriptor any more.
-   *
-   * @returns false if it has been written
-   */
+  /** Takes it back: its descriptor is used no more. False: it has been written. */
   revoke(): boolean {
     for (let waited = 0; waited < LONGEST_WRITE; waited += 1) {
       const state = this.#writes.tryRevoke(this.index, this.generation)
@@ -259,4 +219,10 @@ function offsetOfHrtime(): number {
     least = Math.min(least, Number(process.hrtime.bigint()) / 1e6 - before)
   }
   return least
+}
+
+/** A clock that may have a thread which makes writes by itself. */
+export interface Pacer extends Clock {
+  /** Undefined: there is no thread. */
+  readonly writes?: ArmedWrites | undefined
 }

@@ -1,40 +1,30 @@
 /**
- * The precise clock: it runs callbacks within microseconds of their due time without using a whole core.
- *
- * Node's timers have a resolution of milliseconds. So there is a thread that sleeps in a futex:
+ * The precise clock: it runs callbacks within microseconds of their due time without using a whole core. Node's timers have a
+ * resolution of milliseconds. So there is a thread that sleeps in a futex:
  * 1. The thread wakes a little before the due time (`lead`) and posts a message.
  * 2. The main thread then loops with setImmediate. Other work runs in between.
  * 3. For the last `SPIN_MS` it spins in place.
  *
- * The remaining error comes from pauses of the main thread. The lead adapts to the delay of the message. It has an upper
- * bound, because otherwise the main thread would spin all the time.
+ * The remaining error comes from pauses of the main thread. The lead adapts to the delay of the message, up to a bound: else
+ * the main thread would spin all the time. The same thread makes armed writes at their slots (armed-writes.ts).
  *
- * The same thread makes armed writes at their slots without the main thread (armed-writes.ts).
- *
- * Every wake-up has a plain timer as its backup. If the backup runs before the thread's message many times in a row (there
- * is no thread, or it gets no core), the clock stops the thread and goes on with timers.
+ * Every wake-up has a plain timer as its backup. If the backup runs first many times in a row (there is no thread, or it gets
+ * no core), the clock stops the thread and goes on with timers.
  */
 import { writeFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import { DueHeap, type Timed } from '../core/structures/due-heap.js'
-import { ArmedWrites, CONTROLS } from './armed-writes.js'
-import type { Pacer } from './pacer.js'
+import { ArmedWrites, CONTROLS, type Pacer } from './armed-writes.js'
 
 /** How long before a due time the main thread spins, in ms. */
 const SPIN_MS = 0.06
-
-/** Bounds of the lead, in ms: how long before the due time the thread wakes. */
 const LEAD = { least: 0.06, most: 0.15 }
-
 /** The shortest sleep of the thread, in ms. */
 const SHORTEST_SLEEP_MS = 0.03
-
 /** `after`: ms from the due time to the backup timer. `most`: how often in a row the backup may run first. */
 const BACKUP = { after: 2, most: 20 }
-
 /** The longest delay that Node's timers take. */
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1
-
 /** How long the thread may take to start, in ms. */
 const START_MS = 2_000
 
@@ -51,10 +41,7 @@ interface Planned extends Timed {
   run: (() => void) | undefined
 }
 
-/**
- * @param fellBack called once if the clock falls back to timers
- * @param options.background whether planned callbacks leave the process free to end
- */
+/** @param options.background whether planned callbacks leave the process free to end */
 export function createPreciseClock(
   fellBack: () => void = () => undefined,
   { background = false }: { readonly background?: boolean } = {},
@@ -102,7 +89,6 @@ export function createPreciseClock(
     setImmediate(spinOrWait)
   }
 
-  /** One round of the main loop shortly before a due time. */
   function spinOrWait(): void {
     spinning = false
     const next = planned.next
@@ -189,7 +175,6 @@ interface PacingThread {
   end(): void
 }
 
-/** Undefined when no thread can be started. */
 function startThread(woken: () => void, died: () => void): PacingThread | undefined {
   const writes = new ArmedWrites()
   const { memory } = writes

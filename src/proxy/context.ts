@@ -1,54 +1,105 @@
+import type { Settings } from '../config/settings.js'
 import type { BucketTable } from '../core/bucket-table.js'
 import type { Shaper } from '../core/shaper.js'
-import type { Pacer } from '../pacing/pacer.js'
+import type { Pacer } from '../pacing/armed-writes.js'
 import type { Sharing } from '../sharing/sharing.js'
-import type { Coalescing } from './coalescing/groups.js'
 import type { Deadlines } from './deadlines.js'
 import type { Egress } from './egress/egress.js'
-import type { BodyLimits } from './exchange/body/body-limits.js'
-import type { OpenBodies } from './exchange/body/open-bodies.js'
-import type { Tickets } from './exchange/tickets/tickets.js'
+import type { OpenBodies } from './exchange/body.js'
+import type { Coalescing } from './features/coalesce.js'
+import type { PageStreams } from './features/page-streams.js'
+import type { Tickets } from './features/tickets.js'
+import type { ByteBudget } from './http/byte-budget.js'
+import type { ClientConnection, Reply } from './http/client.js'
 import type { Trust } from './http/client-address.js'
-import type { ByteBudget } from './http/connection/byte-budget.js'
-import type { LingerDeadlines } from './http/connection/linger.js'
-import type { Via } from './http/via.js'
+import type { Via } from './http/headers.js'
+import type { BodyLimits, LingerDeadlines } from './http/pace.js'
 import type { LearnedLimits } from './learned-limits.js'
-import type { Observer } from './observe/observer.js'
-import type { Propagate } from './observe/propagate.js'
+import type { KeyLimits } from './limits/key-limits.js'
+import type { Observer, Propagate } from './observe/observer.js'
 import type { Overrides } from './overrides.js'
-import type { Route } from './routing/route.js'
+import type { Identity } from './routing/identity.js'
+import type { Claims } from './routing/key.js'
+import type { Route, RoutedRequest } from './routing/route.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
-import type { PageStreams } from './waiting/page-streams.js'
 
-/** What all requests of one proxy share. */
+/** A request to store, with what its route has found. */
+export interface Accepted extends Pick<RoutedRequest, 'facts'> {
+  readonly connection: Pick<ClientConnection, 'peer' | 'peerKey' | 'certificate' | 'encrypted'>
+  readonly claims: Claims
+  readonly keys: readonly string[]
+  readonly body: Buffer
+}
+
+/** An answer about a delivery: what it says as JSON, or why not. */
+export type DeliveryAnswer =
+  | { readonly status: number; readonly headers: readonly string[]; readonly body: string }
+  | Reply
+
+export type DeliveryOrder =
+  | { readonly verb: 'list'; readonly state: string | undefined }
+  /** `show`: lists the one. `retry`: sends a dead letter again. `remove`: deletes what is finished, and cancels what waits. */
+  | { readonly verb: 'show' | 'retry' | 'remove'; readonly id: string }
+
+export interface DeliveryCount {
+  readonly route: string
+  readonly state: string
+  readonly count: number
+  /** ms. The age of the oldest. */
+  readonly age: number
+}
+
+/** Keeps requests and sends them in their turn (src/deliver). It sends them through the exchange as any other client. */
+export interface Deliveries {
+  /** A route stores requests. */
+  readonly isUsed: boolean
+  /** Before the proxy listens. @throws if a database cannot be used */
+  start(context: ProxyContext): Promise<void>
+  /** Opens the databases of other settings. @returns puts them into effect @throws as `start` */
+  prepare(settings: Settings): Promise<() => void>
+  /** Never throws: what fails is an answer. */
+  accept(route: Route, request: Accepted): Promise<DeliveryAnswer>
+  /** A question about a delivery. @param id as in its path, from a client */
+  ask(method: string, id: string): Promise<DeliveryAnswer>
+  /** For operators. @returns what is listed, or whether it was done */
+  administer(order: DeliveryOrder): Promise<readonly object[] | boolean>
+  counts(): Promise<readonly DeliveryCount[]>
+  /** Ends of attempts in this process, by route and result. */
+  readonly results: ReadonlyMap<string, ReadonlyMap<string, number>>
+  /** Begins no more. What is sent may end. */
+  leave(): void
+  close(): Promise<void>
+}
+
 export interface ProxyContext {
   readonly clock: Pacer
   /** ms since 1970, for dates in headers. */
   readonly wallNow: () => number
-  readonly shaper: Shaper
+  /** Another one when a successor has taken over. */
+  shaper: Shaper
   readonly bucketTable: BucketTable
   /** Undefined: buckets are kept in memory. */
   readonly sharing: Sharing | undefined
-  /** Limits that upstreams have announced. */
   readonly learned: LearnedLimits
-  /** Other limits of single keys. */
   readonly overrides: Overrides
+  readonly keyLimits: KeyLimits
   rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
   /** Undefined: the routes decide where requests go. */
   readonly egress: Egress | undefined
   trust: Trust
   readonly via: Via
+  /** Undefined: no key asks for who a request is from. */
+  identity: Identity | undefined
+  /** Undefined: no route stores requests. */
+  readonly deliveries: Deliveries | undefined
   readonly observer: Observer
-  /** Undefined: requests are not traced. */
   readonly propagate: Propagate | undefined
-  /** Bytes of bodies and answers that are held in memory. */
   readonly bodyBytes: ByteBudget
   bodyLimits: BodyLimits
   readonly openBodies: OpenBodies
   readonly tickets: Tickets
   readonly coalescing: Coalescing
-  /** Of pages that wait to come back. */
   readonly pageStreams: PageStreams
   /** For clients that are still sending a body after their answer. */
   readonly linger: LingerDeadlines
@@ -58,7 +109,6 @@ export interface ProxyContext {
   maxConnections: number
   /** Connections of one peer above this number are answered 503, unless it is a trusted hop. */
   connectionsPerClient: number
-  /** Time in ms after which a WebSocket without traffic is closed. */
   tunnelIdleTimeout: number
   /** The end is near: /readyz is 503, and each connection closes after its current request. */
   leaving: boolean
@@ -66,6 +116,5 @@ export interface ProxyContext {
   draining: boolean
   /** Requests that have begun and have not ended, and connections whose last request is waited for. */
   inProgress: number
-  /** Called when `inProgress` falls to 0. */
   idle(): void
 }

@@ -2,17 +2,15 @@ import type { Cancel, Clock } from '../core/clock.js'
 import { type Linked, LinkedList } from '../core/structures/linked-list.js'
 
 /** Something with a deadline. It can be in one `Deadlines` at a time. */
-export interface Watched extends Linked<Watched> {
-  /** When the deadline passes, in ms of the clock. */
-  dueAt: number
-  /** Called when the deadline has passed. */
-  expired(): void
+export abstract class Watched implements Linked<Watched> {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  abstract expired(): void
 }
 
-/**
- * Deadlines that all have the same duration. They end in the order in which they were started, so one timer serves them
- * all.
- */
+/** Deadlines of the same duration. They end in the order in which they were started, so one timer serves them all. */
 export class Deadlines<E extends Watched = Watched> {
   readonly #watched = new LinkedList<Watched>()
   readonly #clock: Clock
@@ -24,7 +22,6 @@ export class Deadlines<E extends Watched = Watched> {
     this.#duration = duration
   }
 
-  /** Starts the deadline, or starts it again. */
   watch(entry: E): void {
     entry.dueAt = this.#clock.now() + this.#duration
     // It often is the last one: the pieces of an answer come together.
@@ -35,12 +32,10 @@ export class Deadlines<E extends Watched = Watched> {
     this.#disarm ??= this.#clock.at(entry.dueAt, this.#run)
   }
 
-  /** False: it was not watched. */
   unwatch(entry: E): boolean {
     return this.#watched.remove(entry)
   }
 
-  /** The number of deadlines that run. */
   get size(): number {
     return this.#watched.size
   }
@@ -52,19 +47,16 @@ export class Deadlines<E extends Watched = Watched> {
     return left === undefined ? undefined : { ran: this.#duration - left, left }
   }
 
-  /** Takes out the entry whose deadline passes first. */
   takeOldest(): E | undefined {
     return this.#watched.shift() as E | undefined
   }
 
-  /** Takes out the entry whose deadline started last. */
   takeNewest(): E | undefined {
     const entry = this.#watched.last as E | undefined
     if (entry !== undefined) this.#watched.remove(entry)
     return entry
   }
 
-  /** Forgets all deadlines. */
   close(): void {
     this.#disarm?.()
     this.#disarm = undefined
@@ -84,6 +76,4 @@ export class Deadlines<E extends Watched = Watched> {
   }
 }
 
-function nothing(): boolean {
-  return false
-}
+const nothing = (): boolean => false

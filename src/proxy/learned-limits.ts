@@ -24,10 +24,10 @@ export class LearnedLimits {
     this.#adaptive.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
-      const { adaptive, warmUp, quota } = upstream
+      const { adaptive, part, quota } = upstream
       const names = settings.buckets.map(({ name }) => name)
       if (adaptive !== undefined) this.#adaptive.set(adaptive.bucket.name, adaptive)
-      if (warmUp !== undefined && warmUp.part < 1) lower(this.#parts, names, warmUp.part)
+      if (part < 1) lower(this.#parts, names, part)
       if (quota === undefined || !settings.upstream.learn) continue
       for (const limited of LIMITED) {
         const rate = quota.rateOf(limited)
@@ -39,7 +39,7 @@ export class LearnedLimits {
   /** The limits to use. The rate is never above the configured one. */
   limitsOf(configured: BucketLimits): BucketLimits {
     const limits = this.#adaptive.size === 0 ? configured : (this.#adaptive.get(configured.name)?.limits ?? configured)
-    if (this.#rates.size + this.#parts.size === 0) return limits
+    if (this.#rates.size + this.#parts.size === 0 || limits.quota !== undefined) return limits
     const part = this.#parts.get(limits.name) ?? 1
     const lowerRate = (rate: number): number => Math.min(this.#rates.get(limits.name) ?? Infinity, rate * part)
     const { next } = limits
@@ -59,7 +59,6 @@ export class LearnedLimits {
   }
 }
 
-/** Lowers what these buckets have. */
 function lower(all: Map<string, number>, names: readonly string[], value: number): void {
   for (const name of names) all.set(name, Math.min(value, all.get(name) ?? Infinity))
 }

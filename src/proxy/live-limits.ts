@@ -2,6 +2,7 @@ import type { BucketSettings, Settings } from '../config/settings.js'
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { ProxyContext } from './context.js'
+import type { BucketOwner } from './limits/key-limits.js'
 import { ADAPTIVE_KEY, type AdaptiveLimit } from './upstream/adaptive-limit.js'
 import type { Upstream } from './upstream/upstream.js'
 
@@ -27,7 +28,7 @@ export function applyLimits(
   for (const { adaptive } of upstreams) if (adaptive !== undefined) applyAdapted(context, adaptive)
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
   const gates = new Set([...upstreams].map(upstream => upstream.gate))
-  const expired = context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  const expired = context.shaper.engine.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
   // `maxInFlight` may have been raised.
   for (const gate of gates) if (gate.awaited) context.shaper.wake(gate)
   return expired
@@ -50,18 +51,55 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
  * requests that would now exceed their `maxWait` expire.
  */
 export function applyOverride(context: ProxyContext, name: string, key: string): void {
-  const bucket = context.routes.flatMap(({ settings }) => settings.buckets).find(each => each.name === name)
-  const instance = bucket && context.bucketTable.peek(name, key)
+  const bucket = bucketOf(context, name)
+  if (bucket !== undefined) applyToKey(context, bucket, key)
+}
+
+function bucketOf({ routes }: ProxyContext, name: string): BucketSettings | undefined {
+  return routes.flatMap(({ settings }) => settings.buckets).find(each => each.name === name)
+}
+
+/** Who waits for other buckets, or for this one with another key, is not touched. */
+function applyToKey(context: ProxyContext, bucket: BucketSettings, key: string): void {
+  const { bucketTable, routes, shaper } = context
+  const instance = bucketTable.peek(bucket.name, key)
   if (instance === undefined) return
-  context.bucketTable.hold(instance)
-  setInstanceLimits(context, instance, key, bucket!)
-  const isAwaited = instance.waiting > 0
-  context.bucketTable.rest(instance)
-  if (!isAwaited) return
-  const routes = context.routes.filter(({ settings }) => settings.buckets.includes(bucket!))
-  const maxWaits = new Map(routes.map(({ name, settings }) => [name, settings.maxWait]))
-  const gates = new Set(routes.map(({ upstream }) => upstream.gate))
-  context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  bucketTable.hold(instance)
+  setInstanceLimits(context, instance, key, bucket)
+  if (instance.waiting > 0) {
+    const maxWaits = new Map(routes.map(({ name, settings }) => [name, settings.maxWait]))
+    shaper.engine.replanBucket(instance, route => maxWaits.get(route.name) ?? Infinity)
+  }
+  bucketTable.rest(instance)
+}
+
+/** Keys that get other limits at a time, and ms for which nothing else is done meanwhile. */
+const SLICE = { keys: 64, ms: 4 }
+
+/**
+ * Gives keys of a bucket their own limits, after these were read again.
+ *
+ * @param keys undefined: many have changed, so all are looked at
+ */
+export async function applyKeyLimits(
+  context: ProxyContext,
+  name: string,
+  keys: Iterable<string> = context.bucketTable.keys(name),
+): Promise<void> {
+  let count = 0
+  let until = performance.now() + SLICE.ms
+  for (const key of keys) {
+    const bucket = bucketOf(context, name)
+    if (bucket === undefined) return
+    const instance = context.bucketTable.look(name, key)
+    if (instance === undefined) continue
+    const { limits } = ownerOf(context, bucket, { key, tier: instance.limits.tier })
+    if (limitsOf(context, limits, key) !== instance.limits) applyToKey(context, bucket, key)
+    count += 1
+    if (count % SLICE.keys !== 0 || performance.now() < until) continue
+    await new Promise(resolve => setImmediate(resolve))
+    until = performance.now() + SLICE.ms
+  }
 }
 
 /** Gives the bucket of an upstream the rate that the upstream can take. */
@@ -89,15 +127,22 @@ export function countUnqueued(context: ProxyContext, { bucket }: AdaptiveLimit, 
   bucketTable.rest(instance)
 }
 
-/** Gives a bucket instance its current limits. */
 function setInstanceLimits(context: ProxyContext, instance: SharedBucket, key: string, settings: BucketSettings): void {
-  context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings), key))
+  const { limits } = ownerOf(context, settings, { key, tier: instance.limits.tier })
+  context.shaper.engine.setLimits(instance, limitsOf(context, limits, key))
 }
 
-/**
- * The limits of a key: its override, if it has one, reduced to what the upstream allows and to this instance's share of a shared
- * bucket.
- */
+/** Whose limits an instance has: a key its own, else those of the tier that it was in last, else those of its bucket. */
+export function ownerOf(
+  { keyLimits }: Pick<ProxyContext, 'keyLimits'>,
+  settings: BucketSettings,
+  { key, tier }: { readonly key: string | undefined; readonly tier: string | undefined },
+): BucketOwner {
+  const own = key === undefined ? undefined : keyLimits.ownerOf(settings, key)
+  return own ?? settings.tiers.find(({ name }) => name === tier) ?? settings
+}
+
+/** The limits of a key: its override, reduced to what the upstream allows and to this instance's share of the bucket. */
 export function limitsOf(
   { learned, sharing, overrides }: ProxyContext,
   limits: BucketLimits,
@@ -105,8 +150,4 @@ export function limitsOf(
 ): BucketLimits {
   const lowered = learned.limitsOf(overrides.limitsOf(limits, key))
   return sharing === undefined ? lowered : sharing.limitsOf(lowered, key)
-}
-
-function limitsLike(old: BucketLimits, { limits, tiers }: BucketSettings): BucketLimits {
-  return tiers.find(tier => tier.name === old.tier)?.limits ?? limits
 }

@@ -1,27 +1,25 @@
 /**
- * Other limits of single keys, for a while (core/board.ts). They survive a reload, and end by themselves. With a store they are kept
+ * Other limits of single keys, for a while (sharing/board.ts). They survive a reload, and end by themselves. With a store they are kept
  * there, and all instances have them. News of a change comes at once. It may be lost, so all overrides are read from time to time.
  * Without a store they are kept here.
  */
-import { type Board, MOST_OVERRIDES, type Override } from '../core/board.js'
+
 import type { BucketLimits, NextLimits } from '../core/bucket/limits.js'
 import type { Cancel, Clock } from '../core/clock.js'
-import { type Store, StoreError } from '../core/store.js'
+import { type Board, MOST_OVERRIDES, type Override } from '../sharing/board.js'
+import { type Store, StoreError } from '../sharing/store.js'
 
 /** ms between two questions to the store for all overrides. */
 const ASK_INTERVAL = 5_000
-
 /** ms. An end that the store tells later or earlier by less than this is the same. */
 const SAME_END = 500
-
-/** Names of the buckets that upstreams adapt. What is left for them on the board is theirs (upstream/shared-adaptive.ts). */
+/** Names of the buckets that upstreams adapt. What is left for them on the board is theirs (upstream/adaptive-limit.ts). */
 const ADAPTED = /^adaptive(:|$)/
 
-export interface OverridesOptions {
+interface OverridesOptions {
   readonly clock: Clock
   /** ms of the clock of the buckets */
   now(): number
-  /** Undefined: they are kept here. */
   readonly store: Pick<Store, 'board' | 'listen'> | undefined
   /** The limits of a key are others from now on. */
   changed(bucket: string, key: string): void
@@ -31,7 +29,6 @@ export interface OverridesOptions {
 
 interface Lasting {
   readonly override: Override
-  /** ms, by the clock of timeouts and by that of the buckets */
   readonly end: number
   readonly endsAt: number
   readonly cancel: Cancel
@@ -44,7 +41,6 @@ export class Overrides {
   /** By bucket name, then by key. */
   readonly #lasting = new Map<string, Map<string, Lasting>>()
   #size = 0
-  /** How often one was set or ended. */
   #changes = 0
   #stopListening: (() => void) | undefined
   #cancelAsking: Cancel | undefined
@@ -54,29 +50,26 @@ export class Overrides {
     this.#options = options
   }
 
-  /**
-   * @param limits without an override
-   * @returns those of the key: the same object each time. They know what they become
-   */
+  /** @param limits without an override @returns those of the key, always the same object */
   limitsOf(limits: BucketLimits, key: string): BucketLimits {
     if (this.#size === 0) return limits
     const lasting = this.#lasting.get(limits.name)?.get(key)
     if (lasting === undefined) return limits
     const known = lasting.made.get(limits)
     if (known !== undefined) return known
-    const { rate = limits.rate, capacity = limits.capacity } = lasting.override
+    const { capacity = limits.capacity } = lasting.override
+    // A quota has none, though the bucket may have had one when this was set.
+    const rate = limits.quota === undefined ? (lasting.override.rate ?? limits.rate) : limits.rate
     const made = { ...limits, rate, capacity, next: nextOf(limits, lasting) }
     lasting.made.set(limits, made)
     return made
   }
 
-  /** Those that last, and for how much longer. */
   list(): Override[] {
     const now = this.#options.clock.now()
     return [...this.#all()].map(({ override, end }) => ({ ...override, endsIn: end - now }))
   }
 
-  /** Undefined: a key has none. */
   find(bucket: string, key: string): Override | undefined {
     const lasting = this.#lasting.get(bucket)?.get(key)
     return lasting && { ...lasting.override, endsIn: lasting.end - this.#options.clock.now() }
@@ -99,11 +92,7 @@ export class Overrides {
     for (const { cancel } of this.#all()) cancel()
   }
 
-  /**
-   * Sets an override, or replaces it. False: there are as many as there may be.
-   *
-   * @throws StoreError if the store does not answer
-   */
+  /** Sets an override. False: there are as many as there may be. @throws StoreError if the store does not answer */
   async set(override: Override): Promise<boolean> {
     const { store } = this.#options
     const before = this.#changes
@@ -115,11 +104,7 @@ export class Overrides {
     return true
   }
 
-  /**
-   * Ends an override before its time. False: there is none.
-   *
-   * @throws StoreError if the store does not answer
-   */
+  /** Ends an override before its time. False: there is none. @throws StoreError if the store does not answer */
   async end(bucket: string, key: string): Promise<boolean> {
     const { store } = this.#options
     const before = this.#changes

@@ -1,4 +1,4 @@
-import { MINUTE, presentRates, settingsAt } from '../config/schedule.js'
+import { MINUTE, periodEnds, presentRates, settingsAt } from '../config/schedule.js'
 import type { Settings } from '../config/settings.js'
 import type { Cancel, Clock } from '../core/clock.js'
 
@@ -7,19 +7,21 @@ const SAME_CLOCKS = 1_000
 
 interface TimetableOptions {
   readonly clock: Clock
-  /** ms of the clock of the buckets */
   now(): number
-  /** ms since 1970 */
   readonly wallNow: () => number
   /** The rates have changed to those of this configuration, or only the moment at which they will change next. */
   readonly changed: (present: Settings, what: 'rates' | 'moment') => void
 }
 
-/** Looks once a minute whether rates are to change, if any depends on the time. So it notices when the clock is set, too. */
+/**
+ * Looks once a minute whether rates are to change or quotas start anew, if any depends on the time. So it notices when the clock is
+ * set, too.
+ */
 export class Timetable {
   readonly #options: TimetableOptions
   #settings: Settings | undefined
   #rates = ''
+  #periods = ''
   /** ms from the core's clock to that of the system. */
   #offset = 0
   #cancel: Cancel | undefined
@@ -34,7 +36,8 @@ export class Timetable {
     const wall = this.#options.wallNow()
     this.#settings = settings
     this.#rates = ratesText(settings, wall)
-    if (this.#rates !== '') this.#plan(wall)
+    this.#periods = periodEnds(settings, wall).join()
+    if (this.#rates !== '' || this.#periods !== '') this.#plan(wall)
     return this.#presentAt(wall)
   }
 
@@ -53,9 +56,11 @@ export class Timetable {
     this.#plan(wall)
     const rates = ratesText(this.#settings!, wall)
     const isSame = rates === this.#rates
+    const periods = periodEnds(this.#settings!, wall).join()
     const moved = Math.abs(wall - this.#options.now() - this.#offset)
-    if (isSame && moved < SAME_CLOCKS) return
+    if (isSame && periods === this.#periods && moved < SAME_CLOCKS) return
     this.#rates = rates
+    this.#periods = periods
     this.#options.changed(this.#presentAt(wall), isSame ? 'moment' : 'rates')
   }
 

@@ -1,11 +1,10 @@
-/** Puts the requests of logs through limits and reports what these would have done. */
 import { formatKeyPart } from '../config/schema/key.js'
 import type { Settings } from '../config/settings.js'
-import { slackOf } from '../core/bucket/limits.js'
+import { slackOf } from '../decider/costs.js'
+import { type KeyLimits, readKeyLimits } from '../proxy/limits/key-limits.js'
 import { LogArrivals, type Reading } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
 import { InputError } from './input/log-files.js'
-import { Recording } from './input/recording.js'
 import {
   createLogChecks,
   isByAddress,
@@ -16,9 +15,8 @@ import {
   singleOf,
 } from './plan/plan.js'
 import { findSmallest } from './plan/smallest-limits.js'
-import { type Grid, pointsOf } from './plan/sweep-grid.js'
+import { type Grid, type GridRequest, gridForPeak, pointsOf } from './plan/sweep-grid.js'
 import type { TargetBucket } from './plan/target.js'
-import { Trial } from './plan/trial.js'
 import {
   createReport,
   type Findings,
@@ -27,25 +25,18 @@ import {
   type ReplayReport,
   type SweepReport,
 } from './report/report.js'
-import type { Bound } from './runs/bound-run.js'
-import { BoundRun } from './runs/bound-run.js'
-import { LeavingClients } from './runs/leaving-clients.js'
-import type { Request } from './runs/level-rows.js'
+import { type Bound, BoundRun, type PointOutcome, type Request, SweepRun } from './runs/level-rows.js'
 import { MeterRun } from './runs/meter-run.js'
 import { patientRoutes, readPatiently, usualServiceTime } from './runs/route-patience.js'
-import type { ReplayRun } from './runs/run.js'
-import type { RunTally } from './runs/run-tally.js'
-import { ShaperRun } from './runs/shaper-run.js'
-import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
+import type { ReplayRun, RunTally } from './runs/run-tally.js'
+import { LeavingClients, ShaperRun } from './runs/shaper-run.js'
 import { EXACT, Waits } from './runs/wait-quantiles.js'
 
-/** How the requests of a log are told apart, and what they are put through. */
 interface Setup {
   readonly directory: Directory
   readonly createRun: (service: number | undefined) => ReplayRun
 }
 
-/** One bucket by itself. */
 function setupOfBucket({ settings }: ReplayLimits, single: Single): Setup {
   const { bucket, cost, route } = single
   const routes = new RouteDirectory(settings)
@@ -59,10 +50,9 @@ function setupOfBucket({ settings }: ReplayLimits, single: Single): Setup {
   }
 }
 
-/** A whole configuration. */
-function setupOfRoutes({ settings }: ReplayLimits): Setup {
-  const directory = new RouteDirectory(settings)
-  return { directory, createRun: service => new ShaperRun(settings, directory, { service: service ?? 0 }) }
+function setupOfRoutes({ settings }: ReplayLimits, keyLimits: KeyLimits): Setup {
+  const directory = new RouteDirectory(settings, 'first key', keyLimits)
+  return { directory, createRun: (service = 0) => new ShaperRun(settings, directory, { service }) }
 }
 
 /**
@@ -73,7 +63,9 @@ function setupOfRoutes({ settings }: ReplayLimits): Setup {
 export async function replay(plan: Plan): Promise<ReplayReport> {
   const { limits, patience } = plan
   const single = singleFor(plan)
-  const { directory, createRun } = single === undefined ? setupOfRoutes(limits) : setupOfBucket(limits, single)
+  const keyLimits = await readKeyLimits(limits.settings.buckets)
+  const { directory, createRun } =
+    single === undefined ? setupOfRoutes(limits, keyLimits) : setupOfBucket(limits, single)
   const { notes, begin } = createLogChecks(plan.fields ?? {}, limits)
   const serviceTimes = new Waits()
   const routes = single === undefined ? patientRoutes(limits.settings) : []
@@ -123,7 +115,6 @@ function recorderFor(plan: Plan, single: Single | undefined): Recording | Trial 
   return sweeps && single !== undefined ? new Trial(plan, requestOf(single)) : undefined
 }
 
-/** A run whose arrivals are recorded. */
 function recorded(run: ReplayRun, recorder: Recording | Trial | undefined) {
   const begin = run.begin?.bind(run)
   if (recorder === undefined) return { run, recorder, ...(begin && { begin }), arrive: run.arrive.bind(run) }
@@ -137,7 +128,6 @@ function recorded(run: ReplayRun, recorder: Recording | Trial | undefined) {
 /** So many requests of one address are more likely those of many clients. */
 const MANY = 100
 
-/** Says that the address may be that of a balancer. */
 function oneAddressNote({ limits }: Plan, { requests, formats }: Reading, { clients }: RunTally): string | undefined {
   const single = singleOf(limits.settings)
   const isKnown = single !== undefined && isByAddress(single) && !formats.includes('shaper')
@@ -145,7 +135,6 @@ function oneAddressNote({ limits }: Plan, { requests, formats }: Reading, { clie
   return `all ${requests} requests have the same address, perhaps that of a balancer; if the log has X-Forwarded-For, add --field ip=x_forwarded_for`
 }
 
-/** What a reader of the recommendation has to know. */
 function targetNotes({ target }: Plan, { found, grid }: SweepReport): string[] {
   if (target === undefined) return []
   if (found === undefined) {
@@ -165,11 +154,8 @@ function targetNotes({ target }: Plan, { found, grid }: SweepReport): string[] {
   return notes
 }
 
-/** Receives recorded arrivals. */
-type RecordedSink = Pick<ReplayRun, 'arrive'>
-
 /** Passes all arrivals to `open()`: from the recording, or by reading the logs again. @throws InputError */
-type Repeat = <T extends RecordedSink>(open: () => T) => Promise<T>
+type Repeat = <T extends Pick<ReplayRun, 'arrive'>>(open: () => T) => Promise<T>
 
 function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   return async open => {
@@ -208,11 +194,7 @@ async function sweepOver(
   const grid = trial.grid ?? trial.gridFromTraffic
   const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), request)))
   const found = target === undefined ? undefined : await recommend(target, grid, request, repeat)
-  return {
-    grid,
-    outcomes: swept.outcomes(),
-    ...(found && { found }),
-  }
+  return { grid, outcomes: swept.outcomes(), ...(found && { found }) }
 }
 
 /** What the report is about where no rate was given: the limits that were found, else the largest that were tried. */
@@ -251,7 +233,6 @@ async function recommend(
 interface LeavingPlan {
   readonly settings: Settings
   readonly directory: RouteDirectory
-  /** ms */
   readonly patience: number
   /** How long answers took, in ms. */
   readonly serviceTimes: Waits
@@ -286,4 +267,108 @@ async function letClientsLeave(
     return { ...clients.counts, rejected: run.tally.rejected }
   })
   return { patience, ...(service !== undefined && { service }), kept: kept!, givenUp: givenUp! }
+}
+
+/** What a sweep does in the first reading of the logs: it sweeps if its grid is given, else it collects what it needs. */
+class Trial {
+  readonly recording = new Recording()
+  /** Undefined: the grid follows the traffic. */
+  readonly grid: Grid | undefined
+  readonly swept: SweepRun | undefined
+  readonly #request: GridRequest
+  readonly #records: boolean
+  readonly #peak = new ClientPeak()
+
+  constructor({ sweep = {}, target, limits }: Pick<Plan, 'sweep' | 'target' | 'limits'>, request: Request) {
+    const { rates, capacities } = sweep
+    this.#request = sweep
+    this.grid = rates !== undefined && capacities !== undefined ? { rates, capacities } : undefined
+    this.swept = this.grid && new SweepRun(pointsOf(this.grid), request)
+    // A target is sought after the sweep, and what it finds is replayed, with the same requests.
+    this.#records = target !== undefined || limits.sought === true || this.grid === undefined
+  }
+
+  arrive(at: number, client: number, agent: number): void {
+    if (this.#records) this.recording.arrive(at, client, agent)
+    if (this.swept !== undefined) return this.swept.arrive(at, client)
+    this.#peak.arrive(at, client)
+  }
+
+  /** A grid for the traffic, within the axes that are given. */
+  get gridFromTraffic(): Grid {
+    return { ...gridForPeak(this.#peak.most), ...this.#request }
+  }
+}
+
+/** The most requests of one client within a second, wherever that begins: a burst may lie across the end of one of the clock's. */
+class ClientPeak {
+  most = 1
+  /** How many requests of each client are in the second that ends now. */
+  readonly #counts = new Map<number, number>()
+  /** Those requests, from place `first` on. */
+  #times: number[] = []
+  #clients: number[] = []
+  #first = 0
+
+  arrive(at: number, client: number): void {
+    while (this.#first < this.#times.length && this.#times[this.#first]! <= at - 1_000) this.#leave()
+    this.#times.push(at)
+    this.#clients.push(client)
+    const count = (this.#counts.get(client) ?? 0) + 1
+    this.#counts.set(client, count)
+    if (count > this.most) this.most = count
+  }
+
+  #leave(): void {
+    const client = this.#clients[this.#first]!
+    const count = this.#counts.get(client)! - 1
+    if (count === 0) this.#counts.delete(client)
+    else this.#counts.set(client, count)
+    this.#first += 1
+    // Half of the lists at least is to be dropped, so each entry is copied once on average.
+    if (this.#first < 1_024 || this.#first < this.#times.length / 2) return
+    this.#times = this.#times.slice(this.#first)
+    this.#clients = this.#clients.slice(this.#first)
+    this.#first = 0
+  }
+}
+
+const PIECE = 1 << 16
+/** The most arrivals to keep: about 400 MB. */
+const MOST = 32_000_000
+
+class Recording {
+  size = 0
+  readonly #times: Float64Array[] = []
+  /** The client times 4, and the class of the user agent: the two lowest bits. */
+  readonly #tags: Int32Array[] = []
+  /** False: there were too many arrivals, and none is kept. */
+  complete = true
+
+  arrive(at: number, client: number, agent: number): void {
+    if (!this.complete) return
+    if (this.size === MOST) {
+      this.complete = false
+      this.#times.length = 0
+      this.#tags.length = 0
+      return
+    }
+    const within = this.size % PIECE
+    if (within === 0) {
+      this.#times.push(new Float64Array(PIECE))
+      this.#tags.push(new Int32Array(PIECE))
+    }
+    this.#times[this.#times.length - 1]![within] = at
+    this.#tags[this.#tags.length - 1]![within] = client * 4 + agent
+    this.size += 1
+  }
+
+  play(into: { arrive(at: number, client: number, agent: number): void }): void {
+    for (let from = 0; from < this.size; from += PIECE) {
+      const times = this.#times[from / PIECE]!
+      const tags = this.#tags[from / PIECE]!
+      const count = Math.min(PIECE, this.size - from)
+      for (let at = 0; at < count; at += 1) into.arrive(times[at]!, tags[at]! >>> 2, tags[at]! & 3)
+    }
+  }
 }

@@ -3,7 +3,7 @@
  * order. A shard that has lost its data has an empty registry, and must not make every instance believe that it is the only
  * one. What a shard told before it failed counts until others have told more recent numbers for a while.
  */
-import type { Roll } from '../core/store.js'
+import type { Roll } from './store.js'
 
 /** How long a number of instances counts after it was seen, and the assumed one after the store was first seen, in ms. */
 const MEMORY_MS = 30_000
@@ -12,33 +12,24 @@ const MEMORY_MS = 30_000
 export interface LeastInstances {
   /** Holds until the store has answered for a while: all instances may start at once, and it may fail before they are counted. */
   readonly assumed?: number | undefined
-  /** Always holds. */
   readonly workers?: number | undefined
-}
-
-interface Sighting {
-  readonly shard: string
-  readonly at: number
-  readonly count: number
 }
 
 export class Headcount {
   readonly #least: LeastInstances
   readonly #changed: () => void
-  #sightings: readonly Sighting[] = []
+  #sightings: readonly { readonly shard: string; readonly at: number; readonly count: number }[] = []
   /** ms. Undefined: the store has not answered. */
   #firstAt: number | undefined
   #isCounted = false
   /** How many instances had left each shard at its last answered beat. */
   readonly #left = new Map<string, number>()
 
-  /** @param changed called when the number has changed */
   constructor(least: LeastInstances, changed: () => void) {
     this.#least = least
     this.#changed = changed
   }
 
-  /** The known number of instances, this one included. */
   get instances(): number {
     const { assumed = 1, workers = 1 } = this.#least
     return Math.max(workers, this.#isCounted ? 1 : assumed, ...this.#sightings.map(({ count }) => count))

@@ -1,26 +1,28 @@
 import type { BucketLimits } from '../core/bucket/limits.js'
-import type { ReleaseMode, StoreShard, Turn } from '../core/shared/stored-bucket.js'
-import type { OnOutage } from '../core/shared-shaper.js'
-import type { Store } from '../core/store.js'
-import { Membership, type MembershipOptions, type MembershipState } from './membership.js'
+import type { ReleaseMode } from '../core/release/slot-source.js'
+import { Membership, type MembershipOptions, type MembershipState, type Turn } from './membership.js'
+import type { Store } from './store.js'
+
+/** While the store cannot be asked: decide alone, reject everything, or forward everything. */
+export type OnOutage = 'local' | 'closed' | 'open'
 
 /** A part of the store that fails by itself, and what follows for the buckets on it. */
-export class Shard implements StoreShard {
+export class Shard {
   readonly name: string
   readonly membership: Membership
   readonly #store: Store
+  /** Whether requests of several routes or classes may wait in the bucket of this name, here or in other instances. */
   readonly hasSeveralLanes: (bucket: string) => boolean
   mode: ReleaseMode = 'claimed'
+  /** Where the slots of this instance lie while it is alone. Undefined: anywhere. */
   turn: Turn | undefined
   decidedAlone = 0
-  /** Whether the last probe was answered. */
   hasAnswered = false
-  /** The share of each rate that belongs to this instance. */
   share = 1
   #limits = new WeakMap<BucketLimits, BucketLimits>()
   #reported = ''
 
-  constructor(options: MembershipOptions & Pick<StoreShard, 'hasSeveralLanes'>) {
+  constructor(options: MembershipOptions & Pick<Shard, 'hasSeveralLanes'>) {
     this.name = options.shard
     this.hasSeveralLanes = options.hasSeveralLanes
     this.#store = options.store
@@ -44,7 +46,6 @@ export class Shard implements StoreShard {
     return this.hasAnswered
   }
 
-  /** Takes over the share and the turn that the membership tells. */
   takeShare(onOutage: OnOutage): void {
     const { share, turn } = this.membership
     this.turn = turn
@@ -54,7 +55,6 @@ export class Shard implements StoreShard {
     this.#limits = new WeakMap()
   }
 
-  /** This instance's share of these limits. */
   limitsOf(limits: BucketLimits): BucketLimits {
     if (this.share === 1) return limits
     const known = this.#limits.get(limits)
@@ -80,7 +80,6 @@ export class Shard implements StoreShard {
   }
 }
 
-/** How requests pass in this state of the membership. */
 export function modeAfter(state: MembershipState, onOutage: OnOutage): ReleaseMode {
   if (state === 'shared' || state === 'returning') return 'claimed'
   return state === 'alone' && onOutage !== 'closed' ? 'direct' : 'none'

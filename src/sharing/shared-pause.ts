@@ -1,18 +1,16 @@
 import type { Clock } from '../core/clock.js'
 import { ignore, when } from '../core/maybe-promise.js'
-import type { Store } from '../core/store.js'
-import type { UpstreamState } from '../core/upstream-state.js'
+import type { UpstreamState } from './board.js'
+import type { Store } from './store.js'
 
 /** ms between questions to the store about news of other instances, in case it was not told. */
 export const ASK_INTERVAL = 1_000
-
 /** ms. The way to the store and back may move the end of a known pause by this much. */
 const SLACK = 250
 
 export interface SharedPauseOptions {
   readonly store: Store
   readonly clock: Clock
-  /** Identifies the pause in the store. */
   readonly name: string
   /** Called with what the store knows. A pause that was ended here is left out. */
   received(state: UpstreamState): void
@@ -29,19 +27,16 @@ export class SharedPause {
     this.#options = options
   }
 
-  /** Whether the last question is long enough ago. */
   isDue(now: number): boolean {
     return now - this.#askedAt >= ASK_INTERVAL
   }
 
-  /** Tells the other instances of a pause of `ms`. */
   send(ms: number): void {
     this.#ignoreUntil = -Infinity
     const { store, name } = this.#options
     when(store.exchange(name, { pausedFor: ms, rate: undefined, rateFor: 0 }), ignore)
   }
 
-  /** Asks for news of the other instances, and tells them ours. */
   exchange(news?: UpstreamState): void {
     const { store, clock, name } = this.#options
     this.#askedAt = clock.now()
@@ -53,7 +48,6 @@ export class SharedPause {
     this.#ignoreUntil = until
   }
 
-  /** The store has told what it knows. */
   readonly told = (state: UpstreamState): void => {
     const { clock, received } = this.#options
     const isEnded = clock.now() + state.pausedFor <= this.#ignoreUntil + SLACK

@@ -1,36 +1,50 @@
-/** Connects this instance to a shared store: its share of the limits, and how it decides without the store or a shard of it. */
-import type { News } from '../core/board.js'
+/**
+ * How instances share buckets, in ten sentences:
+ *
+ * 1. Instances on one store have the same buckets: the store keeps what a leaky bucket needs, and decides there (store.ts,
+ *    src/decider).
+ * 2. A newcomer needs room in all of its buckets, which the instance asks for or has leased (shared-room.ts).
+ * 3. With room it waits in a lane here, so order, priorities and fair turns are those of one process (core/queue).
+ * 4. In its turn it needs a slot: a piece of the schedule of its buckets that nobody else has (store-slots.ts).
+ * 5. The slot of an idle bucket is claimed together with the room, in one round trip.
+ * 6. A busy bucket is leased: every 120 ms an instance reports what waits, and gets slots and room for the next frame
+ *    (lease-client.ts, bucket-lease.ts).
+ * 7. What is not used goes back, and what was missed is lost, so all instances together never exceed the rate
+ *    (docs/decisions/slot-leases.md).
+ * 8. Rejected clients are told moments of one sequence of the store, whichever instance they come to (promises.ts).
+ * 9. Instances send heartbeats, so each knows how many there are (membership.ts, headcount.ts).
+ * 10. While a part of the store does not answer, each instance has its part of each rate there, or what `onOutage` says
+ *     (shard.ts, and this file).
+ */
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
+import type { ReleaseMode } from '../core/release/slot-source.js'
 import type { Shaper } from '../core/shaper.js'
-import { type ReleaseMode, StoredBucket } from '../core/shared/stored-bucket.js'
-import { type OnOutage, SharedShaper } from '../core/shared-shaper.js'
-import type { BucketRef, Store } from '../core/store.js'
+import { keptIn } from '../core/structures/maps.js'
+import type { BucketRef } from '../decider/record.js'
+import type { News } from './board.js'
 import { Headcount, type LeastInstances } from './headcount.js'
 import { type MembershipState, PROBE_MS } from './membership.js'
-import { modeAfter, Shard } from './shard.js'
+import { modeAfter, type OnOutage, Shard } from './shard.js'
+import { shareBy } from './shared-room.js'
+import type { Store } from './store.js'
+import { StoredBucket } from './stored-bucket.js'
 
 /** How long requests wait in an outage with `closed`, in ms. */
 const CLOSED_WAIT_MS = 2_000
-
 /** How long a start waits for the store. An instance that starts alone knows of no others. */
 const JOIN_MS = 2_000
-
 /** The shards of a store that is one, and while they are not known. */
 const ONE: readonly string[] = ['']
-
 /** From the best to the worst. */
 const STATES: readonly MembershipState[] = ['shared', 'returning', 'doubtful', 'alone']
 
-/** What has become of a shard of the store. */
 export interface ShardNews {
   /** Empty: the store is one. */
   readonly shard: string
   readonly state: MembershipState
-  /** The known number of instances, this one included. */
   readonly instances: number
-  /** Why it does not answer, if that is known. */
   readonly reason: string | undefined
   /** How many requests have been decided without it since it last answered. */
   readonly decidedAlone: number
@@ -41,19 +55,16 @@ export interface SharingOptions {
   readonly onOutage: OnOutage
   /** For heartbeats. It may be a few ms late. */
   readonly clock: Clock
-  /** Unique among all instances. */
   readonly id: string
   readonly least?: LeastInstances | undefined
   /** Called when a shard has changed its state, and when the number of instances has changed. */
   changed?(news: ShardNews): void
 }
 
-/** The parts of a proxy or a library's shaper that sharing needs. */
 export interface SharingContext {
   readonly shaper: Shaper
   readonly clock: Clock
   buckets(): Iterable<SharedBucket>
-  /** A bucket instance that is known here. */
   peek(name: string, key: string): SharedBucket | undefined
   gates(): Iterable<Gate>
 }
@@ -63,10 +74,8 @@ export class Sharing {
   readonly #options: SharingOptions
   readonly #headcount: Headcount
   readonly #shards = new Map<string, Shard>()
-  /** The shards of the store when it was last asked for them. */
   #listed: readonly string[] | undefined
   #hasJoined = false
-  #shaper: SharedShaper | undefined
   #context: SharingContext | undefined
   #groups: ReadonlyMap<string, string> = new Map()
   #severalLanes: ReadonlySet<string> = new Set()
@@ -79,7 +88,9 @@ export class Sharing {
   constructor(options: SharingOptions) {
     this.#options = options
     this.store = options.store
-    this.#headcount = new Headcount(options.least ?? {}, () => this.#recount())
+    this.#headcount = new Headcount(options.least ?? {}, () => {
+      for (const shard of this.#shards.values()) this.#apply(shard)
+    })
     this.#look()
   }
 
@@ -89,16 +100,16 @@ export class Sharing {
     return STATES[Math.max(...states)]!
   }
 
-  get shaper(): SharedShaper {
-    return this.#shaper!
+  /** For the shaper whose buckets these are. @param clock that of the shaper */
+  shareBy(clock: Clock): ReturnType<typeof shareBy> {
+    const { store, onOutage } = this
+    return shareBy({ store, clock, onOutage, unanswered: this.#unanswered, instances: () => this.instances })
   }
 
-  /** The known number of instances, this one included. */
   get instances(): number {
     return this.#headcount.instances
   }
 
-  /** Whether any shard of the store decides. */
   get ready(): boolean {
     for (const { membership } of this.#shards.values()) if (membership.ready) return true
     return false
@@ -122,13 +133,6 @@ export class Sharing {
   /** Connects to a shaper and joins the other instances. False: the store does not answer. */
   async join(context: SharingContext): Promise<boolean> {
     this.#context = context
-    this.#shaper = new SharedShaper({
-      shaper: context.shaper,
-      store: this.store,
-      clock: context.clock,
-      onOutage: this.#options.onOutage,
-      unanswered: this.unanswered,
-    })
     this.#stopListening = this.store.listen?.(this.#told)
     const { clock } = this.#options
     const deadline = clock.now() + JOIN_MS
@@ -152,25 +156,16 @@ export class Sharing {
     }
   }
 
-  /**
-   * Reports that a question about these buckets had no answer. Nobody knows which of their shards has not answered. Those that do
-   * answer are in doubt for a round trip.
-   *
-   * @param askedAt ms
-   */
-  readonly unanswered = (stack: readonly SharedBucket[], askedAt: number): void => {
+  /** These buckets had no answer to a question of this time, in ms. Whose shards do answer, those are in doubt for a round trip. */
+  readonly #unanswered = (stack: readonly SharedBucket[], askedAt: number): void => {
     const buckets = stack as readonly StoredBucket[]
-    for (const shard of new Set(buckets.map(bucket => bucket.shard as Shard))) {
+    for (const shard of new Set(buckets.map(bucket => bucket.shard))) {
       const own = buckets.filter(bucket => bucket.shard === shard).map(({ ref }) => ref)
       shard.membership.failed(own, askedAt)
     }
   }
 
-  /**
-   * Sets the group of each bucket name. The store keeps a group together. A bucket without a group is by itself.
-   *
-   * @param severalLanes buckets in which requests of several routes or classes may wait
-   */
+  /** Sets the store's group of each bucket name. In `severalLanes` requests of several routes or classes may wait. */
   group(groups: ReadonlyMap<string, string>, severalLanes: ReadonlySet<string> = new Set()): void {
     this.#groups = groups
     this.#severalLanes = severalLanes
@@ -185,7 +180,6 @@ export class Sharing {
 
   readonly #groupOf = (name: string, key: string): string => this.#groups.get(name) ?? `${name}:${key}`
 
-  /** This instance's share of the limits of a key. */
   limitsOf(limits: BucketLimits, key: string): BucketLimits {
     if (this.#isWhole) return limits
     return this.#shardOf({ limits, key, group: this.#groupOf(limits.name, key) }).limitsOf(limits)
@@ -215,7 +209,7 @@ export class Sharing {
     const { shaper, clock } = this.#context!
     const { ref, queued } = bucket
     bucket.levelReported(queued, clock.now())
-    shaper.control.reset(bucket)
+    shaper.engine.reset(bucket)
     if (queued === 0) return
     // If it does not fit, because others were faster, that is nobody's overflow.
     const { blockFor: _, ...limits } = ref.limits
@@ -265,27 +259,18 @@ export class Sharing {
     if (this.#hasJoined) shard.membership.start(begin)
   }
 
-  /** Finds out on which shard each bucket lives. */
   #assign(): void {
     if (this.#context === undefined) return
     const moved = new Map<Shard, StoredBucket[]>()
     for (const bucket of this.#context.buckets() as Iterable<StoredBucket>) {
       const shard = this.#shardOf(bucket.ref)
-      if (shard === bucket.shard) continue
-      const others = moved.get(shard)
-      if (others === undefined) moved.set(shard, [bucket])
-      else others.push(bucket)
+      if (shard !== bucket.shard) keptIn(moved, shard, () => []).push(bucket)
     }
     for (const [shard, buckets] of moved) {
       this.#switch(buckets, shard.mode, () => {
         for (const bucket of buckets) bucket.shard = shard
       })
     }
-  }
-
-  /** The number of instances has changed. */
-  #recount(): void {
-    for (const shard of this.#shards.values()) this.#apply(shard)
   }
 
   #apply(shard: Shard): void {
@@ -300,7 +285,6 @@ export class Sharing {
     this.#report(shard)
   }
 
-  /** Changes how requests pass the buckets of a shard. */
   #change(shard: Shard, mode: ReleaseMode): void {
     const own = [...(this.#context!.buckets() as Iterable<StoredBucket>)].filter(bucket => bucket.shard === shard)
     this.#switch(own, mode, () => {
@@ -308,11 +292,7 @@ export class Sharing {
     })
   }
 
-  /**
-   * Changes how requests pass these buckets. Nothing passes in the new way before the limits are those of the new share.
-   *
-   * @param commit makes the change
-   */
+  /** Changes how requests pass these buckets by `commit`, after they have the limits of the new share. */
   #switch(buckets: readonly StoredBucket[], mode: ReleaseMode, commit: () => void): void {
     const { shaper, clock } = this.#context!
     const now = clock.now()
@@ -321,11 +301,11 @@ export class Sharing {
     for (const bucket of buckets) {
       const { limits } = bucket
       const own = this.limitsOf(limits.whole ?? limits, bucket.key)
-      if (own !== limits) shaper.control.setLimits(bucket, own)
+      if (own !== limits) shaper.engine.setLimits(bucket, own)
     }
     commit()
     if (mode === 'direct') for (const bucket of buckets) bucket.startTurns(now)
-    if (others.length > 0) shaper.releaseModeChanged(others)
+    if (others.length > 0) shaper.engine.releaseModeChanged(others)
   }
 
   #expireLater(shard: Shard): void {
@@ -344,7 +324,7 @@ export class Sharing {
   /** Expires the requests that wait for a shard, because without it nothing decides when they may leave. */
   #expireAll(shard: Shard): void {
     const { shaper, gates } = this.#context!
-    shaper.control.replan(gates(), (_, __, stack) =>
+    shaper.engine.replan(gates(), (_, __, stack) =>
       stack.some(bucket => (bucket as StoredBucket).shard === shard) ? -1 : Infinity,
     )
   }

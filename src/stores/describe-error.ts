@@ -1,7 +1,4 @@
-/**
- * Why a server cannot be asked, for the log. Errors of the server and of the system are passed on. A client library's own
- * errors name its options and states, which mean nothing to an operator of shaper.
- */
+/** For the log: errors of the server and of the system, and in our words those of a client library. */
 export function describeTrouble(error: Error): string {
   const { code, message } = error as NodeJS.ErrnoException
   const isOfServer = error.name === 'ReplyError' || 'severity' in error
@@ -10,9 +7,12 @@ export function describeTrouble(error: Error): string {
   return KNOWN.find(([text]) => text.test(message))?.[1] ?? 'the connection failed'
 }
 
-/** Whether a server answers and refuses: its user lacks rights, or is none. */
+const REFUSAL =
+  /\b(?:NOPERM|NOAUTH|WRONGPASS|READONLY|OOM|MISCONF|LOADING)\b|permission denied|authentication failed|pg_hba\.conf/
+
+/** Whether a server answers and refuses: its user lacks rights, or is none, or it takes no writes. */
 export function isRefusal(reason: string | undefined): boolean {
-  return reason !== undefined && /\b(?:NOPERM|NOAUTH|WRONGPASS)\b|permission denied/.test(reason)
+  return reason !== undefined && REFUSAL.test(reason)
 }
 
 const KNOWN: readonly [text: RegExp, meaning: string][] = [

@@ -1,33 +1,43 @@
-import type { StoreSettings } from '../config/settings.js'
+import type { StoreSettings } from '../config/store-url.js'
 import type { Clock } from '../core/clock.js'
-import type { Store } from '../core/store.js'
+import type { Store } from '../sharing/store.js'
 
-/**
- * Opens the store, and does not wait until it answers.
- *
- * @throws (rejects with) Error if the client of such a store is not installed: users of the library alone install it themselves
- */
+interface Common {
+  readonly clock: Clock
+  /** ms */
+  readonly timeout: number
+  onError(error: Error): void
+}
+
+type Kind = StoreSettings['type']
+type Open<K extends Kind> = (settings: Extract<StoreSettings, { type: K }>, common: Common) => Promise<Store>
+
+/** Each kind of store: the package that it needs, and how it is opened. */
+const KINDS: { readonly [K in Kind]: readonly [client: string, open: Open<K>] } = {
+  redis: [
+    'ioredis',
+    async (settings, common) => (await import('./redis/store.js')).createRedisStore({ ...settings, ...common }),
+  ],
+  postgres: [
+    'pg',
+    async (settings, common) => (await import('./postgres/store.js')).createPostgresStore({ ...settings, ...common }),
+  ],
+}
+
+/** Opens the store without waiting for its answer. @throws (rejects with) Error: its client is not installed */
 export async function openStore(
   settings: StoreSettings,
   clock: Clock,
   onError: (error: Error) => void,
 ): Promise<Store> {
-  const { timeout } = settings
-  if (settings.type === 'postgres') {
-    const { createPostgresStore } = await import('./postgres/store.js').catch(notInstalled('pg'))
-    const { url, table } = settings
-    return createPostgresStore({ url, table, timeout, clock, onError })
-  }
-  const { createRedisStore } = await import('./redis/store.js').catch(notInstalled('ioredis'))
-  const { url, cluster, prefix } = settings
-  return createRedisStore({ ...(url !== undefined ? { url } : { cluster: cluster! }), prefix, timeout, clock, onError })
-}
-
-function notInstalled(client: string): (error: NodeJS.ErrnoException) => never {
-  return error => {
+  const [client, open] = KINDS[settings.type] as readonly [string, Open<Kind>]
+  try {
+    return await open(settings as never, { clock, timeout: settings.timeout, onError })
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException
     // Of `import`, and of `require`.
-    const isMissing = error.code === 'ERR_MODULE_NOT_FOUND' || error.code === 'MODULE_NOT_FOUND'
-    if (!isMissing || !error.message.includes(`'${client}'`)) throw error
+    const isMissing = code === 'ERR_MODULE_NOT_FOUND' || code === 'MODULE_NOT_FOUND'
+    if (!isMissing || !message.includes(`'${client}'`)) throw error
     throw new Error(`the store needs the package ${client}; type: npm install ${client}`, { cause: error })
   }
 }

@@ -97,7 +97,7 @@ t.test('after mixed traffic all views agree', async t => {
     'the upstream saw what was forwarded',
   )
   t.same([snapshot.queued, snapshot.inFlight], [0, 0])
-  t.equal(await rig.metric('shaper_upstream_in_flight'), 0)
+  t.equal(await rig.metric(`shaper_upstream_in_flight{upstream="${upstream.url}",server="${upstream.url}"}`), 0)
 
   const table = topLines(snapshot, undefined)
   t.match(table[0], /^0 queued; 0 in flight/)

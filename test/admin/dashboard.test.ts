@@ -72,7 +72,7 @@ t.test('live traffic is shown on every screen size and in both schemes', async t
   }
 })
 
-t.test('rates come from the growth between snapshots; a restarted server begins at zero', async t => {
+t.test('long: rates come from the growth between snapshots; a restarted server begins at zero', async t => {
   const server = await serveDashboard(t)
   const now = Date.now()
   const at = (ms: number, offered: number, released: number, rejected: number) =>
@@ -108,7 +108,7 @@ t.test('rates come from the growth between snapshots; a restarted server begins 
   t.same(faults, [])
 })
 
-t.test('a page that is opened right after a burst shows its rate', async t => {
+t.test('long: a page that is opened right after a burst shows its rate', async t => {
   const server = await serveDashboard(t)
   const perSecond = { offered: 6, released: 5, rejected: 1 }
   const figures = { keys: 1, offered: 12, released: 10, rejected: 2, fullest: [instance('a', 5)], perSecond }
@@ -120,7 +120,7 @@ t.test('a page that is opened right after a burst shows its rate', async t => {
   t.same(faults, [])
 })
 
-t.test('routes tell how many of the forwarded got a shared answer', async t => {
+t.test('long: routes tell how many of the forwarded got a shared answer', async t => {
   const server = await serveDashboard(t)
   const told = (coalesced?: number) =>
     quiet(Date.now(), {
@@ -137,7 +137,7 @@ t.test('routes tell how many of the forwarded got a shared answer', async t => {
   t.same(faults, [])
 })
 
-t.test('routes tell how long clients wait and how many requests were given up for it', async t => {
+t.test('long: routes tell how long clients wait and how many requests were given up for it', async t => {
   const server = await serveDashboard(t)
   const at = Date.now()
   const told = (patience?: RouteSnapshot['patience']) => quiet(at, { routes: [route(patience && { patience })] })
@@ -227,7 +227,7 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
   await says(page, '#toast', 'could not be reset: status 404')
 })
 
-t.test('a key is found, its panel says what a newcomer waits, and its limits are overridden', async t => {
+t.test('long: a key is found, its panel says what a newcomer waits, and its limits are overridden', async t => {
   const server = await serveDashboard(t)
   const key = 'al/ice'
   const path = '/buckets/client/al%2Fice'
@@ -335,7 +335,7 @@ t.test('a key is found, its panel says what a newcomer waits, and its limits are
   }
 })
 
-t.test('messages for an empty dashboard', async t => {
+t.test('long: messages for an empty dashboard', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
   await server.listened
@@ -357,6 +357,15 @@ t.test('messages for an empty dashboard', async t => {
   t.equal(await text(page, '#troubles'), 'the store postgres does not answer; tried again all the time')
   say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 0 }] })
   await says(page, '#upstreams', /ready/)
+  const up = { url: 'http://a', isUp: true, inFlight: 1, maxInFlight: 4, weight: 2, backup: false }
+  const down = { url: 'http://b', isUp: false, inFlight: 0, weight: 1, backup: true, probeMs: 500, failure: 'refused' }
+  say({ buckets: busy, upstreams: [{ url: 'http://a http://b', inFlight: 1, pausedMs: 0, servers: [up, down] }] })
+  await says(
+    page,
+    '#upstreams',
+    /2 servers.*1 of 2 servers is down.*http:\/\/a\s*1 of 4 in flight · weight 2 · up.*http:\/\/b/s,
+  )
+  t.match(await text(page, '#upstreams'), /http:\/\/b\s*0 in flight · backup · down: refused; tried again in 500 ms/)
   say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 3_200, allows: 4 }] })
   await says(page, '#troubles', 'http://u has asked for a pause; nothing is sent to it for 3.2 s more')
   t.match(await text(page, '#upstreams'), /has asked for a pause; nothing is sent to it for 3\.2 s more; allows 4\/s/)
@@ -368,7 +377,7 @@ t.test('messages for an empty dashboard', async t => {
   t.same(faults, [])
 })
 
-t.test('what is wrong is on top in red with its cause and the next try, and colours the figures', async t => {
+t.test('long: what is wrong is on top in red with its cause and the next try, and colours the figures', async t => {
   const server = await serveDashboard(t)
   const failure = 'the upstream refused the connection (connect ECONNREFUSED 127.0.0.1:9000)'
   const dead = { url: 'http://127.0.0.1:9000', inFlight: 0, pausedMs: 0, probeMs: 1_500, failure }
@@ -418,7 +427,7 @@ t.test('what is wrong is on top in red with its cause and the next try, and colo
   t.notOk(await page.locator('#troubles').isVisible())
 })
 
-t.test('a bucket that holds any amount, as the adaptive one, says how much it holds', async t => {
+t.test('long: a bucket that holds any amount, as the adaptive one, says how much it holds', async t => {
   const server = await serveDashboard(t)
   const { page, faults, overhang } = await openPage(t, browser, server.url)
   await server.listened
@@ -443,7 +452,7 @@ t.test('a bucket that holds any amount, as the adaptive one, says how much it ho
   t.same(faults, [])
 })
 
-t.test('a bucket is chosen with the keyboard, and stays chosen', async t => {
+t.test('long: a bucket is chosen with the keyboard, and stays chosen', async t => {
   const server = await serveDashboard(t)
   live(t, server)
   const { page, faults } = await openPage(t, browser, server.url)
@@ -460,14 +469,17 @@ t.test('a bucket is chosen with the keyboard, and stays chosen', async t => {
   t.same(faults, [])
 })
 
-t.test('text has enough contrast, light and dark (WCAG 2.2, 1.4.3)', async t => {
+t.test('long: text has enough contrast, light and dark (WCAG 2.2, 1.4.3)', async t => {
   const server = await serveDashboard(t)
   for (const colorScheme of ['light', 'dark'] as const) {
     const { page } = await openPage(t, browser, server.url, { colorScheme })
     const colours = await page.evaluate<Record<string, string>>(`(() => {
-      const style = getComputedStyle(document.documentElement)
       const names = ['page', 'card', 'glass', 'ink', 'muted', 'released', 'good', 'warn', 'bad', 'on-main']
-      return Object.fromEntries(names.map(name => [name, style.getPropertyValue('--' + name).trim()]))
+      const { style } = document.body
+      return Object.fromEntries(names.map(name => {
+        style.setProperty('color', 'var(--' + name + ')')
+        return [name, getComputedStyle(document.body).color]
+      }))
     })()`)
     const pairs = ['ink', 'muted', 'good', 'warn', 'bad'].flatMap(ink => [
       [ink, 'card'],
@@ -480,11 +492,11 @@ t.test('text has enough contrast, light and dark (WCAG 2.2, 1.4.3)', async t => 
   }
 })
 
-/** Of two colours like #1c63c4: 1 to 21. */
+/** Of two colours like rgb(28, 99, 196): 1 to 21. */
 function contrast(a: string, b: string): number {
   const light = (colour: string): number => {
-    const [red, green, blue] = [1, 3, 5].map(at => {
-      const part = Number.parseInt(colour.slice(at, at + 2), 16) / 255
+    const [red, green, blue] = colour.match(/\d+/g)!.map(number => {
+      const part = Number(number) / 255
       return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4
     })
     return 0.2126 * red! + 0.7152 * green! + 0.0722 * blue!

@@ -3,12 +3,21 @@ import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import t from 'tap'
 import { createFleet } from '../../src/admin/fleet/fleet.js'
-import { fleetHour, type HourList } from '../../src/admin/fleet/fleet-hour.js'
-import { LARGEST_PART, PARTS, readHours, writeHour } from '../../src/admin/fleet/hour-parts.js'
-import { HourRing, STEP, STEPS, type Totals } from '../../src/admin/fleet/hour-ring.js'
-import { recordHour } from '../../src/admin/fleet/record-hour.js'
-import type { Board } from '../../src/core/board.js'
+import {
+  fleetHour,
+  type HourList,
+  HourRing,
+  LARGEST_PART,
+  PARTS,
+  readHours,
+  recordHour,
+  STEP,
+  STEPS,
+  type Totals,
+  writeHour,
+} from '../../src/admin/fleet/hour.js'
 import { createVirtualClock } from '../../src/core/clock.js'
+import type { Board } from '../../src/sharing/board.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { ROOT } from '../cli/command.js'
 
@@ -108,7 +117,7 @@ t.test('nothing is lost or counted twice, whatever the clocks of the instances s
   )
 })
 
-t.test('an instance that is new shows the hour of the others, also of those that have ended', async t => {
+t.test('long: an instance that is new shows the hour of the others, also of those that have ended', async t => {
   const clock = createVirtualClock()
   const { board } = createMemoryStore({ clock })
   const wallNow = (): number => START + clock.now()

@@ -3,11 +3,11 @@ import t from 'tap'
 import { createFleet } from '../../src/admin/fleet/fleet.js'
 import { type FleetMember, LARGEST_VIEW, passedOf, readView, writeView } from '../../src/admin/fleet/member.js'
 import type { BucketSnapshot, Snapshot } from '../../src/admin/snapshot/snapshot.js'
-import type { View } from '../../src/core/board.js'
+import type { View } from '../../src/sharing/board.js'
 import { startAdminRig } from './rig.js'
 
 const NONE = { count: 0, p50: 0, p90: 0, p99: 0, max: 0 }
-const OUTCOMES = { forwarded: 3, rejected: 1, cancelled: 0, expired: 0, failed: 0, refused: 0 }
+const OUTCOMES = { forwarded: 3, rejected: 1, cancelled: 0, expired: 0, failed: 0, refused: 0, accepted: 0 }
 
 function bucketOf(name: string, keys: number, moments: number, at: number): BucketSnapshot {
   const all = Array.from({ length: moments }, (_, index) => at - moments + index + 0.123456)

@@ -6,7 +6,8 @@ import { withWaitingElsewhere } from '../../src/admin/keys/reset.js'
 import type { KeySearch } from '../../src/admin/keys/search.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { keyLines } from '../../src/cli/commands/key.js'
-import { boundedKey, hashedKey } from '../../src/proxy/routing/key.js'
+import { boundedKey } from '../../src/proxy/http/meant-key.js'
+import { hashedKey } from '../../src/proxy/routing/key.js'
 import { httpUpstream, pass, turns } from '../proxy/harness.js'
 import { type AdminRig, startAdminRig } from './rig.js'
 
@@ -465,7 +466,9 @@ t.test('a key that no request can have is 400, whether it is asked for, reset or
       ip: { key: 'ip', rate: '5/s', capacity: 10 },
       client: { key: 'header:x-user', rate: '5/s', capacity: 10 },
       everyone: { key: 'all', rate: '10/s', capacity: 10 },
+      user: { key: ['jwt:https://a/b', 'body:c'], rate: '5/s', capacity: 10 },
     },
+    identity: { jwt: { secret: 'x'.repeat(32) } },
     routes: [{ name: 'api' }],
   })
   const ask = async (method: string, path: string): Promise<[status: number, detail: string | undefined]> => {
@@ -483,6 +486,10 @@ t.test('a key that no request can have is 400, whether it is asked for, reset or
     ['ip/2001:db8::%2F48', '"2001:db8::/48" is no key of ip: use an address or an IPv6 network of 64 bits'],
     ['client/', '"" is no key of client: no value is empty'],
     ['client/a%0Ab', 'a key of client has one part (header:x-user); quote it if it has spaces'],
+    [
+      'user/a',
+      'a key of user has 2 parts (jwt:https://a/b, body:c); write them one after another, as in "shaper key user HTTPS://A/B C", or in a URL with %0A between them',
+    ],
   ] as const) {
     for (const method of ['GET', 'DELETE', 'PUT'])
       t.same(await ask(method, `/buckets/${path}`), [400, detail], `${method} ${path}`)

@@ -5,7 +5,7 @@ import type { Snapshot, WatchedSnapshot } from '../../src/admin/snapshot/snapsho
 const quantiles = (count: number, value: number) => ({ count, p50: value, p90: value, p99: value, max: value })
 
 function part(seed: number): Snapshot {
-  const outcomes = { forwarded: seed, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 }
+  const outcomes = { forwarded: seed, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0, accepted: 0 }
   return {
     at: 1_000 + seed,
     uptime: seed,

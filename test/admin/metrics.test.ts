@@ -50,7 +50,7 @@ t.test('each request is counted once, by route and outcome', async t => {
     'shaper_requests_total{route="(none)",outcome="refused"}': 1,
     'shaper_requests_total{route="brief",outcome="forwarded"}': 0,
     'shaper_queued{route="api"}': 0,
-    shaper_upstream_in_flight: 0,
+    [`shaper_upstream_in_flight{upstream="${upstream.url}",server="${upstream.url}"}`]: 0,
     'shaper_queue_wait_seconds_count{route="api"}': 6,
     'shaper_queue_wait_seconds_sum{route="api"}': 0.2 + 0.4 + 0.2,
     'shaper_queue_wait_seconds_bucket{le="0.25",route="api"}': 5,
@@ -283,9 +283,9 @@ t.test('an upstream is down while its breaker is open; one without a breaker is 
       { name: 'api', mode: 'meter' },
     ],
   })
-  const up = `shaper_upstream_up{upstream="${down}"}`
+  const up = `shaper_upstream_up{upstream="${down}",server="${down}"}`
   t.equal(await rig.metric(up), 1)
-  t.equal(await rig.metric(`shaper_upstream_up{upstream="${bare.url}"}`), undefined)
+  t.equal(await rig.metric(`shaper_upstream_up{upstream="${bare.url}",server="${bare.url}"}`), undefined)
   for (let each = 0; each < 2; each += 1) t.equal((await fetch(rig.proxy.url)).status, 502)
   t.equal(await rig.metric(up), 0)
 })
@@ -304,7 +304,10 @@ t.test('of several processes: an upstream is up if all can use it, the longest l
   )
   const merged = AggregatorRegistry.aggregate(parts as never)
   t.match(await merged.metrics(), /^shaper_keys\{bucket="client"\} 1$/m, 'a key of both is one')
-  t.match(await merged.metrics(), /^shaper_upstream_up\{upstream="http:\/\/127\.0\.0\.1:1"\} 0$/m)
+  t.match(
+    await merged.metrics(),
+    /^shaper_upstream_up\{upstream="http:\/\/127\.0\.0\.1:1",server="http:\/\/127\.0\.0\.1:1"\} 0$/m,
+  )
   const lags = valuesOf('shaper_event_loop_lag_seconds').map(({ values }) => values[0]!.value)
   t.match(await merged.metrics(), new RegExp(`^shaper_event_loop_lag_seconds ${Math.max(...lags)}$`, 'm'))
 })

@@ -1,6 +1,6 @@
 /** Answers that many watchers share. */
 import t from 'tap'
-import { rememberedByKey } from '../../src/admin/remembered.js'
+import { rememberedByKey } from '../../src/admin/fleet/fleet.js'
 
 t.test('watchers of one key share an answer, those of another key have their own', async t => {
   const taken: string[] = []

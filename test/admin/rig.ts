@@ -1,11 +1,12 @@
 /** A proxy and its admin server in this process. */
-import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/http/server.js'
+import type { Meter } from '@opentelemetry/api'
+import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/server.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { createInstrumentation } from '../../src/cli/serving/instrumentation.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import { combineObservers } from '../../src/proxy/observe/fan-out.js'
+import { combineObservers } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 export interface AdminRig {
@@ -24,19 +25,20 @@ export async function startAdminRig(
   t: { teardown(run: () => unknown): void },
   config: object,
   admin: object = {},
+  meter?: Meter,
 ): Promise<AdminRig> {
   const settings = parseConfig(
     JSON.stringify({ listen: '127.0.0.1:0', admin: { listen: '127.0.0.1:0', ...admin }, ...config }),
   )
   const pacer = createVirtualClock()
-  const watch = createInstrumentation(settings, pacer)
+  const watch = createInstrumentation(settings, pacer, meter)
   const proxy = await startProxy({
     settings,
     pacer,
     clock: createTimerClock(),
     observer: combineObservers(watch.observers),
   })
-  const source = watch.join(proxy.context)
+  const source = watch.join(proxy.context)!
   const server = await startAdmin(settings.admin!, source)
   t.teardown(async () => {
     await server.close()

@@ -165,7 +165,7 @@ t.test('everything but probes needs the token', async t => {
 })
 
 t.test(
-  'connections without the token do not keep others out: idle, with half a request, or with unread answers',
+  'long: connections without the token do not keep others out: idle, with half a request, or with unread answers',
   async t => {
     const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret-of-16-and-more' })
     const port = Number(new URL(rig.admin.url).port)

@@ -4,8 +4,8 @@ import { presentInstance } from '../../src/admin/keys/instance.js'
 import { instanceState } from '../../src/admin/keys/key-state.js'
 import { mergeLevels } from '../../src/admin/snapshot/merge-snapshots.js'
 import type { InstanceSnapshot } from '../../src/admin/snapshot/snapshot.js'
-import type { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import type { Store } from '../../src/core/store.js'
+import type { Store } from '../../src/sharing/store.js'
+import type { StoredBucket } from '../../src/sharing/stored-bucket.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { connect, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from '../proxy/harness.js'
 
@@ -21,10 +21,10 @@ t.test('room that another instance has leased and not used is no level', async t
     store ??= createMemoryStore({ clock })
     return { store, onOutage: 'local' }
   }
-  const config = { upstream: upstream.url, buckets: { all: { key: 'all', rate: '5/s', capacity: 20 } }, routes: [{}] }
+  const config = { upstream: upstream.url, buckets: { all: { key: 'all', rate: '20/s', capacity: 80 } }, routes: [{}] }
   const [one, other] = [await startRig(t, config, { shared }), await startRig(t, config, { shared })]
-  for (let number = 0; number < 30; number += 1) (await connect(t, one)).send(get())
-  await one.until(({ outcomes, queued }) => outcomes.length + queued.length >= 30)
+  for (let number = 0; number < 100; number += 1) (await connect(t, one)).send(get())
+  await one.until(({ outcomes, queued }) => outcomes.length + queued.length >= 100)
   let leased = 0
   for (let at = 100; at < 3_900; at += 130) {
     while (one.pacer.now() < at) {
@@ -33,7 +33,7 @@ t.test('room that another instance has leased and not used is no level', async t
     }
     const bucket = one.proxy.context.bucketTable.peek('all', 'all') as StoredBucket
     if (bucket.hasRoom) leased += 1
-    const level = 20 - (5 * one.pacer.now()) / 1_000
+    const level = 80 - (20 * one.pacer.now()) / 1_000
     const [own, others] = [await told(one), await told(other)]
     const about = `at ${at} ms`
     t.ok(others.level > level - 1e-6 && others.level < level + 1 + 1e-6, `${about} alone: ${others.level} for ${level}`)

@@ -1,14 +1,15 @@
 import t from 'tap'
-import { DryRunTally } from '../../src/admin/counters/dry-run-tally.js'
 import { Fullest } from '../../src/admin/counters/fullest.js'
-import { WatchedKeys } from '../../src/admin/counters/key-events.js'
-import { RecentRates } from '../../src/admin/counters/recent-rates.js'
-import { RecentSum } from '../../src/admin/counters/recent-sum.js'
-import { RecentTimes } from '../../src/admin/counters/recent-times.js'
 import { SlidingQuantiles } from '../../src/admin/counters/sliding-quantiles.js'
+import {
+  DryRunTally,
+  RecentRates,
+  RecentSum,
+  RecentTimes,
+  WatchedKeys,
+} from '../../src/admin/counters/traffic-tally.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
-import { combineObservers } from '../../src/proxy/observe/fan-out.js'
-import type { RequestRecord } from '../../src/proxy/observe/observer.js'
+import { combineObservers, type RequestRecord } from '../../src/proxy/observe/observer.js'
 
 const LIMITS = { name: 'user', rate: 0.001, capacity: 10 }
 
@@ -44,9 +45,9 @@ t.test('watched keys: counted since they were asked for first, few, and only whi
   const watched = new WatchedKeys()
   t.equal(watched.find('user', 'a'), undefined)
   const own = watched.ask('user', 'a', 0)
-  watched.find('user', 'a')!.arrived(3, 10)
-  watched.find('user', 'a')!.sent(2, 11)
-  watched.find('user', 'a')!.turnedAway(1, 12)
+  watched.find('user', 'a')!.add('offered', 3, 10)
+  watched.find('user', 'a')!.add('released', 2, 11)
+  watched.find('user', 'a')!.add('rejected', 1, 12)
   t.equal(watched.find('other', 'a'), undefined)
   t.equal(watched.ask('user', 'a', 29_000), own)
   t.match(own, { offered: 3, released: 2, rejected: 1 })

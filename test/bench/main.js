@@ -4,12 +4,14 @@
  * The benchmark: shaper and its peers in turn, on the same work, in one run.
  *
  *     npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE] [--check]
+ *     npm run bench -- pacing --target URL [--sink PORT] [--rate N] [--clients N] [--seconds N]
  */
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { availableParallelism, cpus, release, type } from 'node:os'
 import { parseArgs } from 'node:util'
+import { lookAtMachine } from './machine.js'
 import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
 import { adaptive } from './suites/adaptive.js'
@@ -24,12 +26,14 @@ import { memory } from './suites/memory.js'
 import { outbound } from './suites/outbound.js'
 import { reject } from './suites/reject.js'
 import { replay } from './suites/replay.js'
+import { servers } from './suites/servers.js'
 import { smoothness } from './suites/smoothness.js'
 import { stack } from './suites/stack.js'
 import { store } from './suites/store.js'
 import { throughput } from './suites/throughput.js'
 import { workers } from './suites/workers.js'
 import { suiteText } from './tables.js'
+import { paceOf } from './target.js'
 
 /**
  * @typedef {object} Context
@@ -53,6 +57,7 @@ const SUITES = {
   adaptive,
   store,
   workers,
+  servers,
   outbound,
   dialects,
   importing,
@@ -83,6 +88,7 @@ const LONGEST = 60 * 60_000
 const PROGRESS_APART = 10_000
 
 const USAGE = `npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE] [--check]
+npm run bench -- pacing --target URL [--sink PORT] [--rate N] [--clients N] [--seconds N]: how evenly any proxy lets requests through
 --check: exit status 1 if a target is missed
 suites: ${Object.keys(SUITES).join(', ')} (default: all)`
 
@@ -127,11 +133,26 @@ async function run(args) {
       rounds: { type: 'string' },
       json: { type: 'string' },
       check: { type: 'boolean' },
+      target: { type: 'string' },
+      sink: { type: 'string', default: '9000' },
+      rate: { type: 'string', default: '100' },
+      clients: { type: 'string', default: '1' },
+      seconds: { type: 'string', default: '20' },
       help: { type: 'boolean' },
     },
   })
   if (values.help) {
     console.log(USAGE)
+    return 0
+  }
+  const { target } = values
+  if (target !== undefined || positionals.includes('pacing')) {
+    const [sinkPort, rate, clients, seconds] = [values.sink, values.rate, values.clients, values.seconds].map(Number)
+    const areNumbers = [sinkPort, rate, clients, seconds].every(number => Number.isInteger(number) && number > 0)
+    if (target === undefined || !URL.canParse(target) || positionals.join() !== 'pacing' || !areNumbers || clients > 10)
+      throw new TypeError('pacing wants --target http://127.0.0.1:PORT, whole numbers above 0, and at most 10 clients')
+    console.log((await lookAtMachine(Math.min(10, seconds))).text)
+    await paceOf({ target: new URL(target), sinkPort, rate, clients, seconds })
     return 0
   }
   const unknown = positionals.filter(name => !Object.hasOwn(SUITES, name))
@@ -155,6 +176,9 @@ async function run(args) {
     failures: {},
     foreign: {},
   }
+  const { text } = await lookAtMachine(report.quick ? 2 : 10)
+  report.machine.state = text
+  console.log(text)
   const missing = /** @type {Set<string>} */ (new Set())
   const began = performance.now()
   const progress = createProgress()

@@ -51,8 +51,9 @@ function profiling() {
   return directory ? ['--cpu-prof', '--cpu-prof-dir', directory] : []
 }
 
-export async function startSink() {
-  const sink = startOwn('sink.js')
+/** @param {number} [port] any free one */
+export async function startSink(port = 0) {
+  const sink = startOwn('sink.js', [String(port)])
   sink.port = await sink.message()
   return sink
 }
@@ -131,8 +132,8 @@ export async function startDeployedNginx({ shaper, application }, edit = text =>
   return program
 }
 
-/** @param {number} upstreamPort @param {string} [rules] lines of its frontend */
-export async function startHaproxy(upstreamPort, rules = '') {
+/** @param {number | readonly string[]} upstream its port, or the lines of its backend @param {string} [rules] lines of its frontend */
+export async function startHaproxy(upstream, rules = '') {
   const port = await freePort()
   const file = join(mkdtempSync(join(scratchDirectory(), 'haproxy-')), 'haproxy.cfg')
   writeFileSync(
@@ -151,7 +152,7 @@ frontend in
   ${rules}
   default_backend sink
 backend sink
-  server sink 127.0.0.1:${upstreamPort}
+  ${typeof upstream === 'number' ? `server sink 127.0.0.1:${upstream}` : upstream.join('\n  ')}
 `,
   )
   const program = start('haproxy', ['-db', '-q', '-f', file])

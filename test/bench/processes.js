@@ -20,6 +20,9 @@ const GRACE = 3_000
 /** @type {Set<ChildProcess>} */
 const running = new Set()
 
+/** The first processes of groups of their own. @type {Set<ChildProcess>} */
+const groups = new Set()
+
 /** @type {string | undefined} */
 let scratch
 
@@ -181,22 +184,34 @@ export class Program {
 
 /**
  * @param {string} command @param {string[]} args
- * @param {{ name?: string, cwd?: string, ipc?: boolean, uid?: number, gid?: number }} [options]
- *   `ipc`: a Node program that answers to messages
+ * @param {{ name?: string, cwd?: string, ipc?: boolean, uid?: number, gid?: number, group?: boolean }} [options]
+ *   `ipc`: a Node program that answers to messages. `group`: of processes, of its own
  */
-export function start(command, args, { name = command, cwd, ipc = false, uid, gid } = {}) {
+export function start(command, args, { name = command, cwd, ipc = false, uid, gid, group = false } = {}) {
   const PATH = `${process.env.PATH}${delimiter}/usr/sbin${delimiter}/sbin${delimiter}/usr/local/sbin`
-  return new Program(
-    spawn(command, args, {
-      cwd,
-      uid,
-      gid,
-      stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? [/** @type {const} */ ('ipc')] : [])],
-      serialization: 'advanced',
-      env: { ...process.env, PATH },
-    }),
-    name,
-  )
+  const child = spawn(command, args, {
+    cwd,
+    uid,
+    gid,
+    detached: group,
+    stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? [/** @type {const} */ ('ipc')] : [])],
+    serialization: 'advanced',
+    env: { ...process.env, PATH },
+  })
+  if (group) {
+    groups.add(child)
+    child.once('exit', () => groups.delete(child))
+  }
+  return new Program(child, name)
+}
+
+/** @param {number} pid of its first process */
+function endGroup(pid) {
+  try {
+    process.kill(-pid, 'SIGKILL')
+  } catch {
+    // It has ended.
+  }
 }
 
 /**
@@ -235,6 +250,7 @@ export async function output(command, args, patience) {
 /** Ends everything that is still running. */
 export function killAll() {
   for (const child of running) child.kill('SIGKILL')
+  for (const { pid } of groups) if (pid !== undefined) endGroup(pid)
   if (scratch !== undefined) rmSync(scratch, { recursive: true, force: true })
 }
 

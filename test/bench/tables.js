@@ -57,7 +57,7 @@ function markdown({ title, columns, rows }) {
 }
 
 /** Parts of a core that other processes may use while the figures are still to be trusted. */
-const QUIET = 0.05
+export const QUIET = 0.05
 
 /** @param {number} foreign parts of a core */
 function foreignText(foreign) {
@@ -74,7 +74,7 @@ export function suiteText(name, outcome, foreign) {
 export function reportMarkdown({ date, quick, machine, versions, missing, suites, failures, foreign }) {
   const facts = [
     `Run of ${date}${quick ? ' (--quick: too short to judge by)' : ''}.`,
-    `${machine.cpu}, ${machine.cores} cores, ${machine.system}.`,
+    `${machine.cpu}, ${machine.cores} cores, ${machine.system}.${machine.state === undefined ? '' : ` At its start ${machine.state}`}`,
     `${Object.entries(versions)
       .map(([name, version]) => `${name} ${version}`)
       .join(', ')}.`,

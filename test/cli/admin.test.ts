@@ -85,7 +85,7 @@ t.test(
   },
 )
 
-t.test('accessLog: false writes no access lines', { buffered: true }, async t => {
+t.test('long: accessLog: false writes no access lines', { buffered: true }, async t => {
   const command = start(t, { accessLog: false, buckets: { user: { key: 'ip', rate: '100/s' } } })
   await ask(await command.url)
   command.child.kill('SIGTERM')
@@ -96,7 +96,7 @@ t.test('accessLog: false writes no access lines', { buffered: true }, async t =>
   )
 })
 
-t.test('an admin address that is taken: one line, and nothing is left running', { buffered: true }, async t => {
+t.test('long: an admin address that is taken: one line, and nothing is left running', { buffered: true }, async t => {
   const server = createServer().listen(0, '127.0.0.1')
   await new Promise(resolve => server.once('listening', resolve))
   t.teardown(() => server.close())
@@ -153,7 +153,7 @@ t.test('several workers are reported as one', { buffered: true }, async t => {
   t.equal((await command.finished).code, 0)
 })
 
-t.test('/readyz without the store: 200 where newcomers are served, 503 with "closed"', async t => {
+t.test('long: /readyz without the store: 200 where newcomers are served, 503 with "closed"', async t => {
   for (const [onOutage, ...flags] of [['local'], ['open'], ['closed'], ['closed', '--workers', '2']]) {
     const redis = await startRedis()
     t.teardown(() => redis.stop())

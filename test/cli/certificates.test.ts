@@ -8,7 +8,9 @@ import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { request } from 'undici'
 import { WebSocket } from 'ws'
-import { type Certificate, makeCertificate } from '../servers/certificate.js'
+import { type Certificate, makeCertificate, signCertificate } from '../servers/certificate.js'
+import { freePort } from '../servers/free-port.js'
+import { startNginx } from '../servers/gate-proxies.js'
 import { startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
@@ -113,7 +115,7 @@ t.test('a renewed certificate is served to new connections', { buffered: true },
   t.equal(await presented(t, linkedUrl), 'DNS:d.example')
 })
 
-t.test('a certificate that has expired, and a key that is gone, are warnings', { buffered: true }, async t => {
+t.test('long: a certificate that has expired, and a key that is gone, are warnings', { buffered: true }, async t => {
   const cwd = t.testdir()
   const fixture = (name: string): string => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
   const expired = { cert: fixture('expired-cert.pem'), key: fixture('upgrade-key.pem') }
@@ -142,7 +144,7 @@ t.test('a certificate that has expired, and a key that is gone, are warnings', {
   t.equal((await command.finished).code, 0)
 })
 
-t.test('a renewed authority of an upstream is believed, and only it', { buffered: true }, async t => {
+t.test('long: a renewed authority of an upstream is believed, and only it', { buffered: true }, async t => {
   const cwd = t.testdir()
   const own = makeCertificate(`${cwd}/own`, 'DNS:localhost')
   const other = makeCertificate(`${cwd}/other`, 'DNS:localhost')
@@ -193,7 +195,7 @@ t.test('a renewed authority of an upstream is believed, and only it', { buffered
   t.equal((await command.finished).code, 0)
 })
 
-t.test('workers serve the renewed certificate, all of them', { buffered: true }, async t => {
+t.test('long: workers serve the renewed certificate, all of them', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const cwd = t.testdir()
@@ -215,4 +217,113 @@ t.test('workers serve the renewed certificate, all of them', { buffered: true },
   t.same(await all(), ['DNS:b.example'])
   command.child.kill('SIGTERM')
   t.equal((await command.finished).code, 0)
+})
+
+t.test('long: nginx asks for a certificate and gets ours, also after it was renewed', { buffered: true }, async t => {
+  const cwd = t.testdir()
+  const authority = makeCertificate(`${cwd}/authority`, 'DNS:localhost')
+  const [a, b] = ['a', 'b'].map(name => signCertificate(`${cwd}/${name}`, authority, name)) as [
+    Certificate,
+    Certificate,
+  ]
+  const stranger = makeCertificate(`${cwd}/stranger`, 'DNS:stranger')
+  const port = await freePort()
+  await startNginx(
+    t,
+    port,
+    `server {
+      listen 127.0.0.1:${port} ssl;
+      ssl_certificate ${authority.cert}; ssl_certificate_key ${authority.key};
+      ssl_client_certificate ${authority.cert}; ssl_verify_client on;
+      # Each request opens a connection.
+      keepalive_timeout 0;
+      location / { return 200 $ssl_client_s_dn; }
+    }`,
+  )
+  const files = { cert: `${cwd}/client.pem`, key: `${cwd}/client-key.pem` }
+  install(a, files)
+  const upstream = { url: `https://localhost:${port}`, tls: { ca: authority.cert, ...files } }
+  const command = start(t, cwd, { upstream })
+  const url = await command.url
+  const logged = reader(command)
+  const ask = async (): Promise<[number, string]> => {
+    const { statusCode, body } = await request(url)
+    return [statusCode, await body.text()]
+  }
+  t.same(await ask(), [200, 'CN=a'])
+
+  install(b, files)
+  const line = await logged(/"reloaded"/)
+  t.match(line, `upstream.tls.cert: ${files.cert} was read again`)
+  t.match(line, `upstream.tls.key: ${files.key} was read again`)
+  t.same(await ask(), [200, 'CN=b'])
+
+  copyFileSync(a.cert, files.cert)
+  const half = await logged(/not reloaded/)
+  t.match(half, 'upstream.tls.key', 'a key that is not of this certificate')
+  t.equal(JSON.parse(half).level, 40, 'it may be a renewal whose key comes next')
+  t.same(await ask(), [200, 'CN=b'], 'the old one stays')
+  install(stranger, files)
+  await logged(/"reloaded"/)
+  t.equal((await ask())[0], 400, 'nginx refuses one of another authority')
+
+  const { tls } = upstream
+  for (const [given, missing] of [
+    ['cert', 'key'],
+    ['key', 'cert'],
+  ] as const) {
+    const config = { upstream: { ...upstream, tls: { ca: tls.ca, [given]: tls[given] } }, ...LIMITS }
+    writeFileSync(`${cwd}/half.json`, JSON.stringify(config))
+    const { code, stderr } = await shaper(['check', '-c', 'half.json'], { cwd }).finished
+    t.equal(code, 2)
+    t.match(
+      stderr,
+      `upstream.tls.${missing}: missing, as "${given}" is set; name the PEM file of the ${missing}, or remove "${given}"`,
+    )
+  }
+})
+
+t.test('long: clients need a certificate of the authority, also of a renewed one', { buffered: true }, async t => {
+  const cwd = t.testdir()
+  const own = makeCertificate(`${cwd}/own`, 'DNS:localhost')
+  const [old, renewed] = ['old', 'new'].map(name => makeCertificate(`${cwd}/${name}`, `DNS:${name}`)) as [
+    Certificate,
+    Certificate,
+  ]
+  const a = signCertificate(`${cwd}/a`, old, 'a')
+  const b = signCertificate(`${cwd}/b`, renewed, 'b')
+  const clientCa = `${cwd}/clients.pem`
+  copyFileSync(old.cert, clientCa)
+  const command = start(t, cwd, { listen: { address: '127.0.0.1:0', tls: { ...own, clientCa } }, upstream: 'echo:' })
+  const url = await command.url
+  const logged = reader(command)
+  let session: Buffer | undefined
+  /** The status, or why there is none. */
+  const ask = (client?: Certificate, resumed?: Buffer): Promise<string> =>
+    new Promise(resolve => {
+      const pair = client && { cert: readFileSync(client.cert), key: readFileSync(client.key) }
+      const port = Number(new URL(url).port)
+      const socket = connect({ port, host: '127.0.0.1', rejectUnauthorized: false, ...pair, session: resumed })
+      socket.on('session', received => {
+        session = received
+      })
+      socket.once('data', chunk => resolve(String(chunk).slice(9, 12)))
+      socket.once('error', ({ code }: NodeJS.ErrnoException) => resolve(code!))
+      socket.once('close', () => resolve('closed'))
+      socket.write('GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n')
+    })
+  t.equal(await ask(a), '200')
+  const resumed = session
+  t.equal(await ask(a, resumed), '200')
+  t.equal(await ask(), 'ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED')
+  t.match(await ask(b), /^(closed|ECONNRESET|EPIPE)$/, 'another authority')
+
+  copyFileSync(renewed.cert, clientCa)
+  t.match(await logged(/"reloaded"/), `listen.tls.clientCa: ${clientCa} was read again`)
+  t.equal(await ask(b), '200')
+  t.match(await ask(a), /^(closed|ECONNRESET|EPIPE)$/)
+  t.match(await ask(a, resumed), /^(closed|ECONNRESET|EPIPE)$/, 'a session of the old authority')
+  writeFileSync(clientCa, 'junk')
+  t.match(await logged(/not reloaded/), 'listen.tls.clientCa')
+  t.equal(await ask(b), '200', 'the old one stays')
 })

@@ -83,7 +83,7 @@ t.test('check: a bucket with maxInFlight alone has no wait for a rate', async t 
 })
 
 t.test(
-  'check and start warn where fewer files may be open than configured connections need, and lower the default',
+  'long: check and start warn where fewer files may be open than configured connections need, and lower the default',
   async t => {
     const text = (limits: object): string => JSON.stringify({ ...config, listen: '127.0.0.1:0', limits })
     const dir = t.testdir({ 'set.json': text({ maxConnections: 20_000 }), 'default.json': text({}) })

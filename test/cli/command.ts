@@ -3,8 +3,8 @@ import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import type { Terminal } from '../../src/cli/command.js'
 import { run } from '../../src/cli/main.js'
-import type { Terminal } from '../../src/cli/terminal.js'
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -28,13 +28,22 @@ export interface Command {
 interface Place {
   readonly cwd?: string
   readonly env?: Record<string, string>
+  /** A program that starts the command behind it, with its arguments. */
+  readonly by?: readonly string[]
+  /** One that has Node in it, with no more than these variables. */
+  readonly executable?: string
 }
 
 /** Runs `shaper` with these arguments in a process of its own. */
 export function shaper(args: readonly string[], options: Place = {}): Command {
-  const child = spawn(process.execPath, [`${ROOT}/bin/shaper.js`, ...args], {
+  const own = options.executable
+  const [program, ...before] = [
+    ...(options.by ?? []),
+    ...(own === undefined ? [process.execPath, `${ROOT}/bin/shaper.js`] : [own]),
+  ]
+  const child = spawn(program!, [...before, ...args], {
     cwd: options.cwd ?? ROOT,
-    env: { ...process.env, NODE_V8_COVERAGE: '', ...options.env },
+    env: { ...(own === undefined && { ...process.env, NODE_V8_COVERAGE: '' }), ...options.env },
   })
   let stdout = ''
   let stderr = ''

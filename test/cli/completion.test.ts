@@ -52,7 +52,7 @@ t.test('fish', async t => {
   t.same(complete('shaper help rep'), ['replay'])
 })
 
-t.test('zsh', async t => {
+t.test('long: zsh', async t => {
   const text = await script('zsh')
   // A terminal of its own, in which a key lists what it would complete to.
   const complete = (line: string): string[] => {

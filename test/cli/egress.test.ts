@@ -56,7 +56,7 @@ function handler(repositories: string): RequestListener {
   }
 }
 
-t.test('curl, Python and git through a proxy in the environment, and with a base URL', async t => {
+t.test('long: curl, Python and git through a proxy in the environment, and with a base URL', async t => {
   const dir = t.testdir({ repositories: {}, work: { 'file.txt': 'content\n' } })
   const { cert, key } = makeCertificate(`${dir}/localhost`, 'DNS:localhost')
   const serve = handler(`${dir}/repositories`)

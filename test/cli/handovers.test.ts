@@ -2,7 +2,7 @@
 import type { Worker } from 'node:cluster'
 import { EventEmitter } from 'node:events'
 import t from 'tap'
-import { rescueHandovers } from '../../src/cli/serving/handovers.js'
+import { rescueHandovers } from '../../src/cli/serving/worker-pool.js'
 
 const tick = (): Promise<void> => new Promise(resolve => process.nextTick(resolve))
 

@@ -225,7 +225,7 @@ t.test('each address, without delay', async t => {
     outcomes(6, 0, 0, 429),
   ])
   t.same(await warningsOf('per-address.conf'), [
-    'warning: per-address.conf:10: "keepalive" is not imported: shaper has nothing like it. Keep nginx behind shaper for it (--upstream)',
+    'warning: per-address.conf:10: "keepalive" is not imported: shaper keeps idle connections for "keepAlive", 4s, and no more than it has needed',
   ])
 })
 
@@ -280,6 +280,58 @@ t.test('several limits in one place, and connections', async t => {
     'warning: shop.conf:21: in nginx a request that limit_conn rejects counts in the zones of limit_req, here it does not',
     'warning: shop.conf:23: "limit_rate" is not imported: shaper has nothing like it. Keep nginx behind shaper for it (--upstream)',
   ])
+})
+
+/** Three servers, which count. */
+async function startServers(t: Test) {
+  const counts = [0, 0, 0]
+  const servers = counts.map((_, place) =>
+    createServer((_req, res) => {
+      counts[place]! += 1
+      res.end()
+    }).listen(0, '127.0.0.1'),
+  )
+  await Promise.all(servers.map(server => once(server, 'listening')))
+  const stop = (place: number): void => {
+    servers[place]!.close()
+    servers[place]!.closeAllConnections()
+  }
+  t.teardown(() => {
+    for (const place of servers.keys()) stop(place)
+  })
+  return { counts, stop, ports: servers.map(server => (server.address() as AddressInfo).port) }
+}
+
+t.test('servers: their weights, one that dies, and the backup', async t => {
+  const shares: Record<string, string[]> = {}
+  const folder = t.testdir({})
+  for (const [program, start] of [
+    ['nginx', startNginx],
+    ['shaper', startImported],
+  ] as const) {
+    const { counts, stop, ports } = await startServers(t)
+    const own = (place: number, more: string): string =>
+      `server 127.0.0.1:${ports[place]} ${more} max_fails=1 fail_timeout=60s;`
+    const text = `events {} http { limit_req_zone $binary_remote_addr zone=a:1m rate=100r/s;
+upstream app { ${own(0, 'weight=2')} ${own(1, '')} ${own(2, 'backup')} }
+server { listen 8080; location / { limit_req zone=a burst=99 nodelay; proxy_pass http://app; } } }`
+    const port = await start(t, { text, upstream: await startUpstream(t), folder: `${folder}/${program}` })
+    const told: string[] = []
+    const ask = async (count: number): Promise<void> => {
+      const before = [...counts]
+      const answers = []
+      for (let at = 0; at < count; at += 1) answers.push(await outcome(port, { at: 0, count: 1 }, 1))
+      told.push(`${[...new Set(answers)].join(' ')}: ${counts.map((each, place) => each - before[place]!).join(' ')}`)
+    }
+    await ask(12)
+    stop(0)
+    await ask(6)
+    stop(1)
+    await ask(6)
+    shares[program] = told
+  }
+  t.same(shares.shaper, shares.nginx)
+  t.same(shares.nginx, ['now: 8 4 0', 'now: 0 6 0', 'now: 0 0 6'])
 })
 
 t.test('regular expressions and names of servers', async t => {

@@ -1,4 +1,5 @@
 /** The log never holds anybody up, and its lines are whole and in order. */
+
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, constants, openSync, readFileSync, readSync } from 'node:fs'
@@ -14,6 +15,7 @@ import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../../src/core/queue/lane.js'
 import type { Outcome, RejectionCause, RequestRecord } from '../../src/proxy/observe/observer.js'
 import { cpuTime } from '../cpu-time.js'
+import { runs } from '../runs.js'
 import { freePort } from '../servers/free-port.js'
 import { until } from '../servers/redis.js'
 import { ROOT, shaper } from './command.js'
@@ -49,7 +51,7 @@ await closeLog()
 `
 
 // These read what is written, so nothing that blocks this process may run beside them.
-t.test('at the end a slow reader gets all lines, as long as it reads', async t => {
+t.test('long: at the end a slow reader gets all lines, as long as it reads', async t => {
   const lengths = Array.from({ length: 40 }, () => 15_000)
   const args = ['--input-type=module', '-e', LONG_WRITER, `${ROOT}/dist/cli/logging/log.js`, JSON.stringify(lengths)]
   const writer = spawn(process.execPath, args, {
@@ -66,7 +68,7 @@ t.test('at the end a slow reader gets all lines, as long as it reads', async t =
   t.equal(bytes, 40 * 30_001)
 })
 
-t.test('a line that is longer than a batch keeps its place', async t => {
+t.test('long: a line that is longer than a batch keeps its place', async t => {
   const lengths = [10, 20_000, 2_000, 70_000, 10, 30_000, 30_000, 100, 65_535, 1]
   const file = `${t.testdir()}/log`
   for (const stderr of ['pipe', openSync(file, 'w')] as const) {
@@ -92,7 +94,7 @@ t.test('a line that is longer than a batch keeps its place', async t => {
 })
 
 t.test(
-  'a reader of the log that reads nothing stops neither requests nor the shutdown',
+  'long: a reader of the log that reads nothing stops neither requests nor the shutdown',
   { buffered: true },
   async t => {
     const child = start(t)
@@ -119,49 +121,53 @@ t.test(
   },
 )
 
-t.test('a stopped terminal stops neither requests nor the shutdown, and tears no line', { buffered: true }, async t => {
-  const port = await freePort()
-  const command = `${process.execPath} ${ROOT}/bin/shaper.js start --upstream echo: --rate 100000/s --capacity 100000 --listen 127.0.0.1:${port}`
-  // A terminal, what is written to it on stdout.
-  const terminal = spawn('script', ['-qec', command, '/dev/null'], {
-    cwd: t.testdir(),
-    stdio: ['ignore', 'pipe', 'ignore'],
-    env: { ...process.env, NODE_V8_COVERAGE: '', NO_COLOR: '1' },
-  })
-  t.teardown(() => terminal.kill('SIGKILL'))
-  let text = ''
-  terminal.stdout.on('data', (chunk: Buffer) => {
-    text += chunk
-  })
-  await until('it listens', () => / -> echo:/.test(text))
-  terminal.stdout.pause()
-  const agent = new Agent({ connections: 16 })
-  t.teardown(() => agent.close())
-  const path = `http://127.0.0.1:${port}/${'x'.repeat(400)}`
-  for (let round = 0; round < 40; round += 1) {
-    const answers = await Promise.race([
-      sleep(5_000),
-      Promise.all(
-        Array.from({ length: 25 }, async () => {
-          const { statusCode, body } = await request(path, { dispatcher: agent })
-          await body.dump()
-          return statusCode
-        }),
-      ),
-    ])
-    if (answers === undefined) return t.fail(`requests wait for the terminal: ${round * 25} were answered`)
-  }
-  terminal.stdout.resume()
-  const lines = () => text.split(/\r?\n/).filter(line => line.includes('GET'))
-  await until('all lines are there', () => lines().length === 1_000)
-  const torn = lines().filter(
-    line =>
-      !/^[\d:.]{12} 200 GET \/x{400} {2}default, key [0-9a-f]{12}(, held \S+ \S+)?, answered in \S+ \S+$/.test(line),
-  )
-  t.same(torn, [])
-  terminal.kill('SIGTERM')
-  await once(terminal, 'exit')
-})
+t.test(
+  'long: a stopped terminal stops neither requests nor the shutdown, and tears no line',
+  { buffered: true },
+  async t => {
+    const port = await freePort()
+    const command = `${process.execPath} ${ROOT}/bin/shaper.js start --upstream echo: --rate 100000/s --capacity 100000 --listen 127.0.0.1:${port}`
+    // A terminal, what is written to it on stdout.
+    const terminal = spawn('script', ['-qec', command, '/dev/null'], {
+      cwd: t.testdir(),
+      stdio: ['ignore', 'pipe', 'ignore'],
+      env: { ...process.env, NODE_V8_COVERAGE: '', NO_COLOR: '1' },
+    })
+    t.teardown(() => terminal.kill('SIGKILL'))
+    let text = ''
+    terminal.stdout.on('data', (chunk: Buffer) => {
+      text += chunk
+    })
+    await until('it listens', () => / -> echo:/.test(text))
+    terminal.stdout.pause()
+    const agent = new Agent({ connections: 16 })
+    t.teardown(() => agent.close())
+    const path = `http://127.0.0.1:${port}/${'x'.repeat(400)}`
+    for (let round = 0; round < 40; round += 1) {
+      const answers = await Promise.race([
+        sleep(5_000),
+        Promise.all(
+          Array.from({ length: 25 }, async () => {
+            const { statusCode, body } = await request(path, { dispatcher: agent })
+            await body.dump()
+            return statusCode
+          }),
+        ),
+      ])
+      if (answers === undefined) return t.fail(`requests wait for the terminal: ${round * 25} were answered`)
+    }
+    terminal.stdout.resume()
+    const lines = () => text.split(/\r?\n/).filter(line => line.includes('GET'))
+    await until('all lines are there', () => lines().length === 1_000)
+    const torn = lines().filter(
+      line =>
+        !/^[\d:.]{12} 200 GET \/x{400} {2}default, key [0-9a-f]{12}(, held \S+ \S+)?, answered in \S+ \S+$/.test(line),
+    )
+    t.same(torn, [])
+    terminal.kill('SIGTERM')
+    await once(terminal, 'exit')
+  },
+)
 
 /** Writes lines of 300 bytes, says so on stdout, and ends with its stdin. */
 const WRITER = `
@@ -215,7 +221,7 @@ t.test('workers share a pipe that is full: none tears its lines', { buffered: tr
   await Promise.all(writers.map(writer => once(writer, 'exit')))
 })
 
-t.test('a slow reader gets whole lines', { buffered: true }, async t => {
+t.test('long: a slow reader gets whole lines', { buffered: true }, async t => {
   const child = start(t)
   let text = ''
   child.stderr.on('data', (chunk: Buffer) => {
@@ -301,7 +307,7 @@ const record = (more: Partial<RequestRecord>): RequestRecord => ({
 /** Any of UTF-16, control characters and halves of surrogate pairs included. */
 const CODE_UNIT = fc.nat(0xffff).map(code => String.fromCharCode(code < 0x8000 ? code % 0x100 : code))
 
-t.test('a line of the access log equals the line of pino, in valid UTF-8', async () => {
+t.test('property: a line of the access log equals the line of pino, in valid UTF-8', async () => {
   const lines: string[] = []
   const plain = (line: string): void => {
     lines.push(line.replace(/"time":\d+/, '"time":0'))
@@ -334,7 +340,7 @@ t.test('a line of the access log equals the line of pino, in valid UTF-8', async
           return our === their && Buffer.from(lines[0]!).toString() === lines[0] && lines[0].endsWith('}\n')
         },
       ),
-      { numRuns: 500 },
+      { numRuns: runs(500) },
     )
   }
 })
@@ -427,7 +433,7 @@ t.test('each line of the access log has the time of its request', async t => {
   }
 })
 
-t.test('a line of the access log costs less than half of what it costs through pino', async t => {
+t.test('long: a line of the access log costs less than half of what it costs through pino', async t => {
   let length = 0
   const write = (line: string) => {
     length += line.length

@@ -46,7 +46,7 @@ t.test(
   },
 )
 
-t.test('Ctrl-C again in npm start ends it at once', { buffered: true }, async t => {
+t.test('long: Ctrl-C again in npm start ends it at once', { buffered: true }, async t => {
   const flags = ['--rate', '1/m', '--capacity', '10', '--admin', '127.0.0.1:0']
   const { group, url, stderr, untilCome } = await npmStart(t, ...flags)
   const waiting = Array.from({ length: 3 }, () => answered(url))

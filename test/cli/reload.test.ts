@@ -107,7 +107,7 @@ t.test(
   },
 )
 
-t.test('a lower rate: requests that now exceed maxWait are answered at once', { buffered: true }, async t => {
+t.test('long: a lower rate: requests that now exceed maxWait are answered at once', { buffered: true }, async t => {
   const { port, seen } = await startUpstream(t)
   const cwd = t.testdir({ 'shaper.config.json': config(port, '2/s', { maxWait: '10s' }) })
   const command = shaper(['start'], { cwd })
@@ -132,7 +132,7 @@ t.test('a lower rate: requests that now exceed maxWait are answered at once', { 
   t.equal((await command.finished).code, 0)
 })
 
-t.test('twenty reloads at 500/s: nothing is lost or sent twice', { buffered: true }, async t => {
+t.test('long: twenty reloads at 500/s: nothing is lost or sent twice', { buffered: true }, async t => {
   const { port, seen } = await startUpstream(t)
   const cwd = t.testdir({ 'shaper.config.json': config(port, '500/s') })
   const command = shaper(['start'], { cwd })
@@ -168,40 +168,44 @@ t.test('twenty reloads at 500/s: nothing is lost or sent twice', { buffered: tru
   t.equal((await command.finished).code, 0)
 })
 
-t.test('two instances on one Redis: a reset and a reload reach the requests that wait', { buffered: true }, async t => {
-  const { port, seen } = await startUpstream(t)
-  const redis = await startRedis()
-  t.teardown(() => redis.stop())
-  const text = (rate: string): string =>
-    JSON.stringify({
-      ...JSON.parse(config(port, rate)),
-      store: { type: 'redis', url: redis.url, timeout: '5s' },
+t.test(
+  'long: two instances on one Redis: a reset and a reload reach the requests that wait',
+  { buffered: true },
+  async t => {
+    const { port, seen } = await startUpstream(t)
+    const redis = await startRedis()
+    t.teardown(() => redis.stop())
+    const text = (rate: string): string =>
+      JSON.stringify({
+        ...JSON.parse(config(port, rate)),
+        store: { type: 'redis', url: redis.url, timeout: '5s' },
+      })
+    const directory = () => ({ 'shaper.config.json': text('1/h') })
+    const cwd = t.testdir({ one: directory(), another: directory() })
+    const instances = ['one', 'another'].map(name => {
+      const command = shaper(['start'], { cwd: `${cwd}/${name}` })
+      t.teardown(() => command.child.kill('SIGKILL'))
+      return { command, file: `${cwd}/${name}/shaper.config.json` }
     })
-  const directory = () => ({ 'shaper.config.json': text('1/h') })
-  const cwd = t.testdir({ one: directory(), another: directory() })
-  const instances = ['one', 'another'].map(name => {
-    const command = shaper(['start'], { cwd: `${cwd}/${name}` })
-    t.teardown(() => command.child.kill('SIGKILL'))
-    return { command, file: `${cwd}/${name}/shaper.config.json` }
-  })
-  const urls = await Promise.all(instances.map(({ command }) => command.url))
-  await (await request(urls[0]!)).body.dump()
-  const answers = [0, 0, 0, 1].map(async place => {
-    const { statusCode, body } = await request(urls[place]!)
-    await body.dump()
-    return statusCode
-  })
-  await counted(instances[0]!.command, 'three wait here', bucket => bucket.waiting === 3)
-  await counted(instances[1]!.command, 'one waits there', bucket => bucket.waiting === 1)
-  await sleep(300)
-  t.equal(seen.length, 1)
-  const { url: admin } = await logged(instances[0]!.command, 'the admin server listens')
-  const { statusCode } = await request(`${admin}/buckets/all/all`, { method: 'DELETE' })
-  t.ok(statusCode < 300, `answered ${statusCode}`)
-  await until('the first one leaves after the reset', () => seen.length === 2)
-  await sleep(300)
-  t.equal(seen.length, 2, 'and only that one')
-  for (const { file } of instances) writeFileSync(file, text('20/s'))
-  t.same(await Promise.all(answers), [200, 200, 200, 200], 'no request waits for an hour')
-  t.equal(seen.length, 5)
-})
+    const urls = await Promise.all(instances.map(({ command }) => command.url))
+    await (await request(urls[0]!)).body.dump()
+    const answers = [0, 0, 0, 1].map(async place => {
+      const { statusCode, body } = await request(urls[place]!)
+      await body.dump()
+      return statusCode
+    })
+    await counted(instances[0]!.command, 'three wait here', bucket => bucket.waiting === 3)
+    await counted(instances[1]!.command, 'one waits there', bucket => bucket.waiting === 1)
+    await sleep(300)
+    t.equal(seen.length, 1)
+    const { url: admin } = await logged(instances[0]!.command, 'the admin server listens')
+    const { statusCode } = await request(`${admin}/buckets/all/all`, { method: 'DELETE' })
+    t.ok(statusCode < 300, `answered ${statusCode}`)
+    await until('the first one leaves after the reset', () => seen.length === 2)
+    await sleep(300)
+    t.equal(seen.length, 2, 'and only that one')
+    for (const { file } of instances) writeFileSync(file, text('20/s'))
+    t.same(await Promise.all(answers), [200, 200, 200, 200], 'no request waits for an hour')
+    t.equal(seen.length, 5)
+  },
+)

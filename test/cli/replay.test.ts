@@ -278,10 +278,11 @@ t.test('--help has examples', async t => {
 
 t.test('a time that is far off is reported as late, and takes no time', async t => {
   const at = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5\n`
-  const cwd = t.testdir({ log: at('17/May/2015:10:05:03') + at('01/Jan/1970:00:00:00') + at('31/Dec/9999:23:59:59') })
+  const usual = at('17/May/2015:10:05:03').repeat(200)
+  const cwd = t.testdir({ log: usual + at('01/Jan/1970:00:00:00') + at('31/Dec/9999:23:59:59') })
   const { code, stdout, stderr } = await replay(['log', '--rate', '1/s', '--capacity', '5', '--json'], undefined, cwd)
   t.equal(code, 0, stderr)
-  t.match(JSON.parse(stdout), { requests: 3, late: 1 })
+  t.match(JSON.parse(stdout), { requests: 202, late: 1 })
 })
 
 t.test('one of several logs is missing: one line, and nothing is left open', async t => {

@@ -60,7 +60,7 @@ for (const [name, args] of [
   ['one process', []],
   ['two workers', ['--workers', '2']],
 ] as const) {
-  t.test(`the end of ${name} is logged, with how many were answered and cut`, { buffered: true }, async t => {
+  t.test(`long: the end of ${name} is logged, with how many were answered and cut`, { buffered: true }, async t => {
     const held: ServerResponse[] = []
     const upstream = createServer((_, res) => void held.push(res)).listen(0, '127.0.0.1')
     t.teardown(() => upstream.close())

@@ -1,4 +1,4 @@
-/** Spans of requests, as an SDK of OpenTelemetry gets them, and as a collector does. */
+/** Spans of requests and metrics, as an SDK of OpenTelemetry gets them, and as a collector does. */
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -8,13 +8,14 @@ import {
   type ReadableSpan,
   SimpleSpanProcessor,
 } from '@opentelemetry/sdk-trace-node'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import { request } from 'undici'
 import { Tracing } from '../../src/cli/serving/tracing.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import { combineObservers } from '../../src/proxy/observe/fan-out.js'
+import { combineObservers } from '../../src/proxy/observe/observer.js'
 import { startProxy } from '../../src/proxy/server/server.js'
 import { blocks } from '../docs-code.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
@@ -255,18 +256,60 @@ interface Received {
   readonly endTimeUnixNano: string
 }
 
+/** The last value of each metric with its labels, of each instance. */
+type Metrics = Map<string, Record<string, number>>
+
+interface Point {
+  readonly attributes: readonly { readonly key: string; readonly value: { readonly stringValue: string } }[]
+  readonly asInt?: number
+  readonly asDouble?: number
+  readonly count?: number
+}
+
+/** As a collector gets them over HTTP. */
+interface ReceivedMetrics {
+  readonly resourceMetrics: readonly {
+    readonly resource: Pick<Point, 'attributes'>
+    readonly scopeMetrics: readonly {
+      readonly scope: { readonly name: string; readonly version: string }
+      readonly metrics: readonly {
+        readonly name: string
+        readonly sum?: { readonly dataPoints: readonly Point[]; readonly isMonotonic: boolean }
+        readonly gauge?: { readonly dataPoints: readonly Point[] }
+        readonly histogram?: { readonly dataPoints: readonly Point[] }
+      }[]
+    }[]
+  }[]
+}
+
+function collect(metrics: Metrics, { resourceMetrics }: ReceivedMetrics): void {
+  for (const { resource, scopeMetrics } of resourceMetrics) {
+    const id = resource.attributes.find(({ key }) => key === 'service.instance.id')!.value.stringValue
+    const values = metrics.get(id) ?? {}
+    metrics.set(id, values)
+    for (const each of scopeMetrics.flatMap(scope => scope.metrics)) {
+      for (const { attributes, asInt, asDouble, count } of (each.sum ?? each.gauge ?? each.histogram)!.dataPoints) {
+        const labels = attributes.map(({ key, value }) => `${key}=${value.stringValue}`)
+        values[[each.name, ...labels].join(' ')] = (asInt ?? asDouble ?? count)!
+      }
+    }
+  }
+}
+
 /** A collector, and an upstream that notes `traceparent`. */
 async function startServers(t: Test) {
+  const metrics: Metrics = new Map()
   const spans: Received[] = []
   const parents: string[] = []
   const server = createServer(async (req, res) => {
-    if (req.url !== '/v1/traces') {
+    if (!/^\/v1\/(traces|metrics)$/.test(req.url!)) {
       parents.push(String(req.headers.traceparent))
       return res.end('ok')
     }
     const chunks: Buffer[] = []
     for await (const chunk of req) chunks.push(chunk as Buffer)
-    const { resourceSpans } = JSON.parse(Buffer.concat(chunks).toString())
+    const { resourceSpans = [], ...rest } = JSON.parse(Buffer.concat(chunks).toString())
+    if ('resourceMetrics' in rest) collect(metrics, rest)
     for (const { scopeSpans } of resourceSpans) for (const scope of scopeSpans) spans.push(...scope.spans)
     res.writeHead(200, { 'Content-Type': 'application/json' }).end('{}')
   }).listen(0, '127.0.0.1')
@@ -275,13 +318,13 @@ async function startServers(t: Test) {
     server.close()
     server.closeAllConnections()
   })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, spans, parents }
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, spans, parents, metrics }
 }
 
 for (const workers of [[], ['--workers', '2']]) {
   const how = workers.length === 0 ? 'one process' : 'workers'
   t.test(`the recipe of docs/operating.md: a collector gets each span, ${how}`, async t => {
-    const { url: servers, spans, parents } = await startServers(t)
+    const { url: servers, spans, parents, metrics } = await startServers(t)
     const recipe = blocks('docs/operating.md', 'js').find(block => block.includes('OTLPTraceExporter'))!
     const config = {
       listen: '127.0.0.1:0',
@@ -289,8 +332,8 @@ for (const workers of [[], ['--workers', '2']]) {
       buckets: { client: { key: 'all', rate: '20/s', capacity: 100 } },
       routes: [{ name: 'api' }],
     }
-    const cwd = t.testdir({ 'tracing.mjs': recipe, 'shaper.config.json': JSON.stringify(config) })
-    const env = { NODE_OPTIONS: '--import ./tracing.mjs', OTEL_EXPORTER_OTLP_ENDPOINT: servers }
+    const cwd = t.testdir({ 'telemetry.mjs': recipe, 'shaper.config.json': JSON.stringify(config) })
+    const env = { NODE_OPTIONS: '--import ./telemetry.mjs', OTEL_EXPORTER_OTLP_ENDPOINT: servers }
     const command = shaper(['start', ...workers], { cwd, env })
     t.teardown(() => command.child.kill('SIGKILL'))
     const url = await command.url
@@ -333,6 +376,14 @@ for (const workers of [[], ['--workers', '2']]) {
     t.ok(span > (count - 2) * 50 - 20, `one every 50 ms: ${Math.round(span)} ms`)
     const logged = [...stderr.matchAll(/"trace":"([0-9a-f]{32})"/g)].map(([, trace]) => trace)
     t.same(logged.sort(), [...ids.values()].sort(), 'the log tells the traces')
+    const processes = [...metrics.values()]
+    const total = (name: string) => processes.reduce((sum, values) => sum + (values[name] ?? 0), 0)
+    t.equal(processes.length, workers.length === 0 ? 1 : 3, 'each process has its own metrics')
+    t.equal(total('shaper_requests_total route=api outcome=forwarded'), count)
+    t.equal(total('shaper_upstream_seconds route=api'), count)
+    t.equal(total('shaper_queue_wait_seconds route=api'), count)
+    t.equal(total('shaper_config_last_reload_success'), 1, 'of the first process')
+    t.equal(processes.filter(values => values['shaper_limit bucket=client'] === 20).length, workers.length || 1)
   })
 }
 
@@ -348,4 +399,26 @@ t.test('without an SDK the headers of a trace pass as they came', async t => {
   const url = await command.url
   for (const headers of [{}, { traceparent: `00-${CLIENT}-01` }]) await (await request(url, { headers })).body.dump()
   t.same(parents, ['undefined', `00-${CLIENT}-01`])
+})
+
+t.test('an SDK with an older API gets nothing, and the log says so once', async t => {
+  const old = `
+    const any = () => new Proxy(() => any(), { get: () => any() })
+    globalThis[Symbol.for('opentelemetry.js.api.1')] = { version: '1.2.0', trace: any(), metrics: any() }
+  `
+  const config = { listen: '127.0.0.1:0', upstream: 'http://127.0.0.1:9', routes: [{ name: 'api', mode: 'off' }] }
+  const cwd = t.testdir({ 'old.mjs': old, 'shaper.config.json': JSON.stringify(config) })
+  const command = shaper(['start'], { cwd, env: { NODE_OPTIONS: '--import ./old.mjs' } })
+  t.teardown(() => command.child.kill('SIGKILL'))
+  await command.url
+  command.child.kill('SIGTERM')
+  const { code, stderr } = await command.finished
+  t.equal(code, 0)
+  const told = stderr.split('\n').filter(line => line.includes('@opentelemetry/api'))
+  t.same(
+    told.map(line => JSON.parse(line).msg),
+    ['no metrics for OpenTelemetry', 'no traces'].map(
+      what => `${what}: the OpenTelemetry SDK has version 1.2.0 of @opentelemetry/api, which is too old`,
+    ),
+  )
 })

@@ -111,7 +111,7 @@ t.test('help loads a parser of arguments and names to show, nothing else', async
 
 t.test('a command reads its configuration before it loads what serves', async t => {
   const packages = ['undici', 'pino', 'prom-client', 'ioredis', 'pg', 'isbot']
-  for (const command of ['start', 'check', 'migrate', 'top-flags']) {
+  for (const command of ['start', 'check', 'migrate', 'top']) {
     const loaded = loadedWith(`cli/commands/${command}.js`)
     t.ok(loaded.has('config/load.js'), command)
     t.same(
@@ -123,15 +123,10 @@ t.test('a command reads its configuration before it loads what serves', async t 
   t.ok(loadedWith('cli/serving/serve.js').has('pino'), 'which the check would find')
 })
 
-t.test(
-  'the proxy loads Prometheus only for an admin server, gRPC only where it is asked by it, and the primary of workers no proxy',
-  async t => {
-    t.notOk(loadedWith('cli/serving/serve.js').has('prom-client'))
-    t.notOk(loadedWith('cli/serving/serve.js').has('@grpc/grpc-js'))
-    t.ok(loadedWith('proxy/grpc/grpc-gate.js').has('@grpc/grpc-js'), 'which the check would find')
-    for (const name of ['cli/serving/service.js', 'cli/serving/worker-pool.js']) {
-      const loaded = loadedWith(name)
-      t.notOk(loaded.has('undici') || loaded.has('prom-client'), name)
-    }
-  },
-)
+t.test('the proxy loads Prometheus only for an admin server, and the primary of workers no proxy', async t => {
+  t.notOk(loadedWith('cli/serving/serve.js').has('prom-client'))
+  for (const name of ['cli/serving/service.js', 'cli/serving/worker-pool.js']) {
+    const loaded = loadedWith(name)
+    t.notOk(loaded.has('undici') || loaded.has('prom-client'), name)
+  }
+})

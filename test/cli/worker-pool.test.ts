@@ -1,12 +1,16 @@
 /** The pool of workers with workers that are no processes, on mocked timers. */
 import cluster, { type Worker } from 'node:cluster'
 import { EventEmitter } from 'node:events'
+import { duplexPair } from 'node:stream'
 import { mock } from 'node:test'
 import pino from 'pino'
 import t from 'tap'
+import { handOverStore, type Predecessor, type ToSuccessor } from '../../src/cli/serving/succession.js'
 import { Workers } from '../../src/cli/serving/worker-pool.js'
 import type { Order, WorkerReport } from '../../src/cli/serving/worker-protocol.js'
 import type { Settings } from '../../src/config/settings.js'
+import { PARTS_FORM } from '../../src/stores/memory/store.js'
+import { createPrimary } from '../../src/stores/workers/primary.js'
 import { least, parse } from '../config/sample.js'
 
 type OrderOf<Verb extends Order['verb']> = Extract<Order, { verb: Verb }>
@@ -24,7 +28,7 @@ class FakeWorker extends EventEmitter {
   send(order: Order): boolean {
     this.orders.push(order)
     if (!this.obeys) return true
-    if (order.verb === 'start') this.report({ verb: 'ready', url: 'http://127.0.0.1:8080' })
+    if (order.verb === 'start') this.report({ verb: 'ready', urls: ['http://127.0.0.1:8080'] })
     if (order.verb === 'reload') this.report({ verb: 'reloaded', id: order.id, expired: new Map() })
     if (order.verb === 'ask') this.report({ verb: 'answered', id: order.id, answer: [] })
     if (order.verb === 'drain') this.end(0, null)
@@ -70,7 +74,12 @@ function rig(t: Tap, forks: ((worker: FakeWorker) => void)[] = []) {
   })
   const lines: { msg: string; level: number; worker?: number }[] = []
   const log = pino({ base: null }, { write: (line: string) => void lines.push(JSON.parse(line)) })
-  return { workers, lines, start: (count: number, settings: Settings) => Workers.start(count, settings, log) }
+  return {
+    workers,
+    lines,
+    start: (count: number, settings: Settings, predecessor?: Predecessor) =>
+      Workers.start(count, settings, { log, id: 'a', predecessor }),
+  }
 }
 
 const settings = (more: object = {}): Settings => parse({ ...least(), ...more })
@@ -191,12 +200,64 @@ t.test('questions to one worker go to all in turn, also where each comes with on
   const { workers, start } = rig(t)
   const pool = await start(2, settings())
   for (let read = 0; read < 4; read++) {
-    await pool.question({ about: 'members' })
-    t.same(await pool.questionOne({ about: 'views', kind: 'present' }), [])
+    await pool.question({ about: 'members', given: [] })
+    t.same(await pool.questionOne({ about: 'views', given: ['present'] }), [])
   }
   const asked = workers.map(
     ({ orders }) => orders.filter(order => order.verb === 'ask' && order.question.about === 'views').length,
   )
   t.same(asked, [2, 2])
+  await pool.drain(1_000, 0)
+})
+
+t.test('a successor that knows another form of the store gets the levels', async t => {
+  const primary = createPrimary()
+  const sent: ToSuccessor[] = []
+  primary.store.levels.restore({ bucket: 'a', key: 'b', level: 5, at: primary.store.levels.now(), rate: 1e-6 })
+  const [pipe] = duplexPair()
+  handOverStore(primary, { parts: PARTS_FORM + 1, pipe, send: message => void sent.push(message) })
+  t.match(sent, [{ verb: 'levels', levels: [{ bucket: 'a', key: 'b', rate: 1e-6 }] }])
+  handOverStore(primary, { parts: undefined, pipe, send: message => void sent.push(message) })
+  t.equal(sent.length, 1, 'one with a store of its own gets nothing')
+})
+
+t.test('no worker listens before all are prepared and the process before has handed over', async t => {
+  const silent = (worker: FakeWorker): void => {
+    worker.obeys = false
+    up(worker)
+  }
+  const { workers, start } = rig(t, [silent, silent])
+  let handOver: () => void = () => undefined
+  let isAsked = false
+  const predecessor = {
+    handleOf: () => ({ fd: 9 }),
+    takeOverStore: () => {
+      isAsked = true
+      return new Promise(resolve => {
+        handOver = () => resolve({ ended: Promise.resolve() })
+      })
+    },
+  } as unknown as Predecessor
+  const started = start(2, settings(), predecessor)
+  await turn()
+  t.same(workers[0]!.order('start')!.sockets, [9], 'it listens on the same socket')
+  workers[0]!.report({ verb: 'prepared' })
+  await turn()
+  t.notOk(isAsked)
+  workers[1]!.report({ verb: 'prepared' })
+  await turn()
+  t.ok(isAsked)
+  t.notOk(workers.some(worker => worker.order('listen')))
+  handOver()
+  await turn()
+  t.ok(workers.every(worker => worker.order('listen')))
+  const urls = ['http://127.0.0.1:8080']
+  for (const worker of workers) worker.report({ verb: 'ready', urls })
+  const pool = await started
+  for (const worker of workers) worker.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  await turn()
+  t.same(workers[2]!.order('start')!.sockets, [], 'that has closed with the last of them')
+  for (const worker of workers.slice(2)) worker.obeys = true
   await pool.drain(1_000, 0)
 })

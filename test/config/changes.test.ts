@@ -39,6 +39,16 @@ t.test('without a change there are no lines', async t => {
   t.same(changes(parseConfig(JSON.stringify(base)), parseConfig(JSON.stringify(base))), [])
 })
 
+t.test('a file for levels is a change of the store', async t => {
+  const file = (store: unknown) => parse({ ...least(), store })
+  const kept = { type: 'memory', file: 'levels.json' }
+  t.same(changes(file('memory'), file(kept)), ['store: memory -> memory, kept in levels.json'])
+  t.same(changes(file(kept), file({ ...kept, file: 'b.json' })), [
+    'store: memory, kept in levels.json -> memory, kept in b.json',
+  ])
+  t.same(changes(file('memory'), file({ type: 'memory' })), [])
+})
+
 t.test('a changed credential is reported without its value', async t => {
   const file = (secret: string) => ({
     ...least(),

@@ -1,6 +1,6 @@
 import { networkInterfaces } from 'node:os'
 import t from 'tap'
-import { loopFaults } from '../../src/config/checks/upstream-loop.js'
+import { loopFaults } from '../../src/config/checks/as-written.js'
 import { exampleConfig, faults, least } from './sample.js'
 
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'

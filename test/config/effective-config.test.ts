@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { effective } from '../../src/config/report/effective-config.js'
 import { parseRate } from '../../src/core/units.js'
+import { runs } from '../runs.js'
 import { exampleConfig, least, parse } from './sample.js'
 
 t.test('the effective configuration in the words of the file', async t => {
@@ -132,12 +133,14 @@ t.test('the effective configuration in the words of the file', async t => {
   t.notMatch(JSON.stringify(effective(parse(file))), /s3cret/)
 })
 
-t.test('it parses to the same settings', async t => {
+t.test('property: it parses to the same settings', async t => {
   const same = (file: object) => {
     const settings = parse(file)
     t.strictSame(parse(effective(settings)), settings)
   }
   same(least())
+  same({ ...least(), store: { type: 'memory' } })
+  same({ ...least(), store: { type: 'memory', file: 'levels.json' } })
   same({ ...least(), upstream: { url: 'echo:', retry: { status: [503] }, learn: true } })
   same(exampleConfig())
   same({
@@ -181,7 +184,7 @@ t.test('it parses to the same settings', async t => {
     const settings = parse({ upstream: 'echo:', buckets: { a: { rate, capacity } }, routes })
     return isDeepStrictEqual(parse(effective(settings)), settings)
   })
-  t.doesNotThrow(() => fc.assert(property, { seed: 7, numRuns: 1_000 }))
+  t.doesNotThrow(() => fc.assert(property, { seed: 7, numRuns: runs(1_000) }))
 })
 
 /** A rate below one in ten years is refused. */

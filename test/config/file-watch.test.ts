@@ -127,7 +127,7 @@ t.test('a directory that cannot be watched is reported', t => {
   t.end()
 })
 
-t.test('a file that is gone is reported once, and again after it has been back', async t => {
+t.test('long: a file that is gone is reported once, and again after it has been back', async t => {
   const dir = t.testdir({ a: 'one', b: 'one', c: 'one' })
   const missing: string[] = []
   let told = (): void => undefined

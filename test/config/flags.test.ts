@@ -8,9 +8,10 @@ const one = { rate: '5/s', capacity: 10 }
 const merged = (file: object, flags: Flags) => parse({ ...least(), ...file }, { flags })
 
 t.test('flags that always override', async t => {
-  t.same(merged({ listen: ':1' }, { listen: '0.0.0.0:2' }).listen, { host: '0.0.0.0', port: 2 })
+  t.same(merged({ listen: ':1' }, { listen: '0.0.0.0:2' }).listen, [{ host: '0.0.0.0', port: 2 }])
   const tls = { cert: 'c', key: 'k' }
-  t.same(merged({ listen: { address: ':1', tls } }, { listen: ':2' }).listen, { host: '127.0.0.1', port: 2, tls })
+  t.same(merged({ listen: [':1', { address: ':3', tls }] }, { listen: ':2' }).listen, [{ host: '127.0.0.1', port: 2 }])
+  t.same(merged({ listen: { address: ':1', tls } }, { listen: ':2' }).listen, [{ host: '127.0.0.1', port: 2, tls }])
   t.equal(merged({}, { upstream: 'http://h' }).routes[0]?.upstream.url, 'http://h')
   const kept = merged({ upstream: { url: 'http://a', maxInFlight: 3 } }, { upstream: 'http://b' }).routes[0]?.upstream
   t.match(kept, { url: 'http://b', maxInFlight: 3 })
@@ -90,6 +91,24 @@ t.test('invalid flags are reported by their own names', async t => {
   ])
 })
 
+t.test('--listen several times is a list', async t => {
+  const flags = { listen: ['127.0.0.1:1', 'unix:/run/a.sock'] }
+  const list = [{ host: '127.0.0.1', port: 1 }, { path: '/run/a.sock' }]
+  t.same(parse(least(), { flags }).listen, list)
+  t.same(parse({ ...least(), listen: [':3', { address: ':4' }] }, { flags }).listen, list)
+  t.same(faults(least(), { flags: { listen: [':1', 'x'] } }), ['--listen: "x" has no port; write "x:8080"'])
+  t.same(faults(least(), { flags: { listen: [':1', ':1'] } }), ['--listen: "127.0.0.1:1" is listed twice; remove one'])
+  const object = { ...least(), listen: { address: ':4', proxyProtocol: ['loopback'] } }
+  t.match(parse(object, { flags: { listen: [':5'] } }).listen, [{ port: 5, proxyProtocol: ['loopback'] }])
+  t.same(faults(object, { flags }), [
+    '--listen: "listen" of the file is an object, and several addresses would lose what else is in it; change the file instead',
+  ])
+  const admin = { listen: { address: 'unix:/run/a.sock', mode: '0600' } }
+  t.match(parse({ ...least(), admin }, { flags: { admin: 'unix:/run/b.sock' } }).admin, {
+    listen: { path: '/run/b.sock', mode: 0o600 },
+  })
+})
+
 t.test('faults of --workers and of the file come with those of all other flags', async t => {
   const cwd = t.testdir({ 'bad.json': '{', 'list.json': '[]', 'redis.json': JSON.stringify({ ...least(), store: 5 }) })
   const pathsOf = (workers: string, flags: Flags, file?: string) =>
@@ -150,10 +169,10 @@ t.test('with a file', async t => {
   })
   const found = loadConfig({ flags: {}, env: {}, cwd })
   t.equal(found.file, join(cwd, 'shaper.config.json'))
-  t.equal(found.settings.listen.port, 1)
+  t.match(found.settings.listen, [{ port: 1 }])
   const given = loadConfig({ file: 'other.json', flags: { rate: '2/s' }, env: { PORT: '2' }, cwd })
   t.equal(given.file, join(cwd, 'other.json'))
-  t.equal(given.settings.listen.port, 2)
+  t.match(given.settings.listen, [{ port: 2 }])
   t.equal(given.settings.buckets[0]?.rate, 0.002)
   t.same(
     linesOf(() => loadConfig({ file: 'bad.json', flags: {}, env: {}, cwd })),

@@ -99,9 +99,21 @@ t.test('every key of the file has a description with an example', async t => {
     ...['', '.failures', '.status', '.probe', '.maxProbe', '.hold'].map(key => `.breaker${key}`),
     ...['', '.min', '.max', '.start', '.errors', '.latency'].map(key => `.adapt${key}`),
     ...['.p50', '.p90', '.p95', '.p99'].map(key => `.adapt.latency${key}`),
-    ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
-      key => `.${key}`,
-    ),
+    ...[
+      'tls',
+      'tls.ca',
+      'tls.servername',
+      'tls.cert',
+      'tls.key',
+      'pauseOn',
+      'pauseOn.status',
+      'pauseOn.default',
+      'pauseOn.max',
+    ].map(key => `.${key}`),
+    ...['servers', 'servers.url', 'servers.weight', 'servers.maxInFlight', 'servers.connections'].map(key => `.${key}`),
+    ...['servers.backup', 'servers.dns', 'servers.resolver', 'dns', 'resolver', 'pick'].map(key => `.${key}`),
+    ...['', '.from', '.missing', '.duplicates', '.ipv6'].map(key => `.pick.hash${key}`),
+    ...['', '.path', '.interval', '.timeout', '.status', '.rise', '.fall'].map(key => `.health${key}`),
     ...['retry', 'retry.status', 'retry.max', 'via', 'http2', 'learn', 'profile', 'resource'].map(key => `.${key}`),
   ]
   const bucket = [
@@ -114,6 +126,11 @@ t.test('every key of the file has a description with an example', async t => {
     'rate.from',
     'rate.to',
     'rate.rate',
+    'quota',
+    'quota.limit',
+    'quota.per',
+    'quota.timeZone',
+    'quota.spread',
     'timeZone',
     'capacity',
     'maxDelay',
@@ -123,6 +140,8 @@ t.test('every key of the file has a description with an example', async t => {
     'overflow',
     'blockFor',
     'tiers',
+    'limits',
+    ...['file', 'postgres', 'postgres.url', 'postgres.query', 'refresh', 'channel'].map(key => `limits.${key}`),
     'weight',
     'maxInFlight',
     'minShare',
@@ -137,6 +156,7 @@ t.test('every key of the file has a description with an example', async t => {
     'rate.rate',
     'capacity',
     'burst',
+    'quota',
     'maxInFlight',
     'weight',
     'priority',
@@ -152,12 +172,15 @@ t.test('every key of the file has a description with an example', async t => {
     'dryRun',
     'refuse',
     'explain',
+    'deliver',
+    ...['url', 'attempts', 'backoff', 'maxBackoff', 'keep', 'maxBody', 'when', 'ordered'].map(key => `deliver.${key}`),
     'coalesce',
     'appointments',
     'waitingPage',
     'waitingPage.template',
     'gate',
     'gate.rejectStatus',
+    'gate.passStatus',
     'priority',
     'priority.header',
   ]
@@ -165,11 +188,14 @@ t.test('every key of the file has a description with an example', async t => {
     new Set(keys.map(([path]) => path)),
     new Set([
       ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'pacing', 'waitingPage', 'waitingPage.template'],
-      ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key', 'listen.grpc'],
+      ...['listen', 'listen.address', 'listen.mode', 'listen.tls', 'listen.tls.cert', 'listen.tls.key'],
+      ...['listen.tls.clientCa', 'listen.proxyProtocol'],
       ...upstream.map(key => `upstream${key}`),
       ...[
         'store',
-        ...['type', 'url', 'cluster', 'prefix', 'timeout', 'onOutage', 'instances', 'table'].map(key => `store.${key}`),
+        ...['type', 'file', 'url', 'cluster', 'prefix', 'timeout', 'onOutage', 'instances', 'table'].map(
+          key => `store.${key}`,
+        ),
       ],
       ...['buckets', ...bucket.map(key => `buckets.${key}`), ...tier.map(key => `buckets.tiers.${key}`)],
       ...['routes', ...route.map(key => `routes.${key}`), ...upstream.map(key => `routes.upstream${key}`)],
@@ -190,11 +216,20 @@ t.test('every key of the file has a description with an example', async t => {
         'limits.bufferMemory',
       ],
       ...['limits.maxHeaderSize', 'limits.maxHeaders', 'limits.drainDelay', 'limits.shutdownTimeout'],
-      ...['admin', 'admin.listen', 'admin.token'],
+      ...['admin', 'admin.listen', 'admin.listen.address', 'admin.listen.mode', 'admin.token'],
       'ticketKeys',
+      ...['identity', 'identity.jwt'],
+      ...['jwksUrl', 'publicKey', 'secret', 'issuer', 'audience', 'algorithms', 'clockTolerance'].map(
+        key => `identity.jwt.${key}`,
+      ),
       ...['egress', 'egress.allow', 'egress.token'],
       ...upstream
-        .filter(key => !/url|profile|resource|hostHeader|http2|servername/i.test(key))
+        .filter(
+          key =>
+            !/url|profile|resource|hostHeader|http2|servername|tls\.(cert|key)|resolver|^\.(servers|dns|pick|health)/i.test(
+              key,
+            ),
+        )
         .map(key => `egress.upstream${key}`),
     ]),
   )

@@ -1,4 +1,5 @@
 /** What the checks know of patterns, compared with what the proxy does with them. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { covers } from '../../src/config/checks/match-coverage.js'
@@ -6,9 +7,10 @@ import { misplacedAnchor, requiredText } from '../../src/config/checks/required-
 import type { MatchSettings } from '../../src/config/settings.js'
 import { createExpression, expressionFault } from '../../src/http/matching/path-pattern.js'
 import { createRule } from '../../src/proxy/routing/route.js'
+import { often, runs } from '../runs.js'
 import { parse } from './sample.js'
 
-const RUNS = { numRuns: Number(process.env.FUZZ_RUNS ?? 4_000) }
+const RUNS = { numRuns: runs(4_000) }
 
 /** The rule of a route with this match, as the proxy has it. */
 function ruleOf(match: object) {
@@ -46,7 +48,7 @@ const byPath = fc.record({ path, normalise }, { requiredKeys: ['path'] })
 const byClient = fc.record({ host, ip, header: value.map(a => ({ 'x-a': a })) }, { requiredKeys: [] })
 const pair = fc.oneof(fc.tuple(byPath, byPath), fc.tuple(byClient, byClient))
 
-t.test('a route that covers another matches all its requests', async t => {
+t.test('property: a route that covers another matches all its requests', async t => {
   let covered = 0
   const asked = fc.record({
     target,
@@ -70,7 +72,7 @@ t.test('a route that covers another matches all its requests', async t => {
     }),
     RUNS,
   )
-  t.ok(covered > 300, `${covered} requests`)
+  t.ok(covered > often(300), `${covered} requests`)
 })
 
 const atom: fc.Arbitrary<string> = fc.constantFrom(
@@ -93,7 +95,7 @@ const expression = fc
   .tuple(fc.constantFrom('', '^'), fc.array(piece, { maxLength: 6 }), fc.constantFrom('', '$', '|b'))
   .map(([start, list, end]) => `${start}${list.join('')}${end}`)
 
-t.test('what an expression requires is in all that it matches', async t => {
+t.test('property: what an expression requires is in all that it matches', async t => {
   let required = 0
   const text = fc.string({ unit: fc.constantFrom('a', 'b', '/', '.'), maxLength: 8 })
   fc.assert(
@@ -115,7 +117,7 @@ t.test('what an expression requires is in all that it matches', async t => {
     }),
     RUNS,
   )
-  t.ok(required > 300, `${required} matches`)
+  t.ok(required > often(300), `${required} matches`)
   t.same(requiredText('^/api/v[0-9]+/us?e'), { texts: ['/api/v', '/u', 'e'], isAtStart: true })
   t.same(requiredText('a\\.b$'), { texts: ['a.b'], isAtStart: false })
   t.same(requiredText('^x?a'), { texts: ['a'], isAtStart: false })
@@ -124,7 +126,7 @@ t.test('what an expression requires is in all that it matches', async t => {
   }
 })
 
-t.test('an expression with a misplaced anchor matches nothing', async t => {
+t.test('property: an expression with a misplaced anchor matches nothing', async t => {
   let misplaced = 0
   const anchored = fc.array(fc.oneof(piece, piece, fc.constantFrom('^', '$', '^?', '$*', '|')), { maxLength: 5 })
   const text = fc.string({ unit: fc.constantFrom('a', 'b', '/', '.'), maxLength: 6 })
@@ -138,5 +140,5 @@ t.test('an expression with a misplaced anchor matches nothing', async t => {
     }),
     RUNS,
   )
-  t.ok(misplaced > 30, `${misplaced} expressions`)
+  t.ok(misplaced > often(30), `${misplaced} expressions`)
 })

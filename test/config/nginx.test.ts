@@ -1,14 +1,16 @@
 /** What `shaper import` makes of configurations of nginx. test/cli/import.test.ts compares it with nginx itself. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { configText } from '../../src/config/nginx/config-text.js'
 import { NginxSyntaxError } from '../../src/config/nginx/directives.js'
 import { importNginx } from '../../src/config/nginx/import-nginx.js'
-import { wildcardsOf } from '../../src/config/nginx/wildcards.js'
+import { wildcardsOf } from '../../src/config/nginx/variables.js'
 import { readConfigObject } from '../../src/config/read/json.js'
 import { createRule } from '../../src/proxy/routing/route.js'
 import { cpuTime } from '../cpu-time.js'
+import { runs } from '../runs.js'
 
 /** The configuration of some files, the first being nginx.conf, as an object, and the notes as lines. */
 function imported(nginx: string | Record<string, string>, upstream?: string) {
@@ -142,22 +144,20 @@ include conf.d/*.conf;
     notes,
     [
       `conf.d/b.conf:2: "allow" is not imported: what nginx refuses by it gets through here. Keep nginx behind shaper for it (--upstream)`,
-      '3: the key "$jwt_claim_sub" of zone "sub" cannot be said in shaper (shaper does not know $jwt_claim_sub): the limit is left out',
+      '3: the key "$jwt_claim_sub" of zone "sub" cannot be said in shaper ("jwt:sub" is its key, and needs "identity", which says how tokens are verified): the limit is left out',
       '4: zone "api" is shared by machines (sync): add a "store" for that, see docs/scaling.md',
       '5: "limit_req_zone" takes a key, zone=NAME:SIZE and rate=Nr/s or Nr/m; left out',
-      '7: "unix:/run/x" is left out: shaper listens on TCP only',
       `7: ${elsewhere}`,
       '8: there is no ssl_certificate with its key: add "tls" to "listen"',
-      '10: zone "uri" cannot be said in shaper (shaper has no key for the path; "route" tells routes apart): the limit is left out',
+      '10: zone "uri" cannot be said in shaper (shaper has no key for the whole path; "path:1" is its first segment, and "route" tells routes apart): the limit is left out',
       '10: zone "api" is used with other numbers at nginx.conf:17. In nginx both share one level for each key, here each has its own',
       '11: "limit_req" names zone "none", which is not defined; left out',
       `12: "rewrite" is not imported: ${other}`,
       `13: "limit_rate" is not imported: ${other}`,
       '15: "location ~ ^/(?!x)" is left out (this expression takes more than linear time (invalid or unsupported Perl syntax: `(?!`)): its requests are in the next one that fits',
-      '16: "location /php" has "fastcgi_pass" and no "proxy_pass": its requests go to "http://127.0.0.1:1"',
+      '16: "location /php" has "fastcgi_pass" and no "proxy_pass": its requests go to "http://127.0.0.1:1" and 2 more',
       '17: proxy_pass "http://many/other/" rewrites paths; shaper passes them as they are',
-      '19: the backup "127.0.0.1:2" is left out: shaper sends to one server only',
-      '19: "upstream many" has 2 servers: shaper does not balance, the first gets all. Keep nginx behind shaper for it (--upstream)',
+      '17: nginx sends "Host: many", and shaper that of each server',
       '20: server_name "~^www\\\\d+\\\\.example$" is left out: hosts have no expressions, only "*"',
       '21: "nothing.conf" cannot be read (ENOENT), so nothing in it is imported',
       `conf.d/b.conf:2: ${elsewhere}`,
@@ -221,7 +221,7 @@ t.test('whitelists by geo and map: the longest range counts, as in nginx', async
   }
 })
 
-t.test('geo of random ranges: the value of the longest that has the address', async () => {
+t.test('property: geo of random ranges: the value of the longest that has the address', async () => {
   const range = fc.record({ a: fc.nat(3), b: fc.nat(3), bits: fc.constantFrom(8, 15, 16, 24), value: fc.nat(2) })
   fc.assert(
     fc.property(
@@ -246,7 +246,7 @@ t.test('geo of random ranges: the value of the longest that has the address', as
         if (String(passed) !== (value === 0 ? '' : `z${value}`)) throw new Error(`${conf}: ${value}, not ${passed}`)
       },
     ),
-    { numRuns: 200 },
+    { numRuns: runs(200) },
   )
 })
 
@@ -403,7 +403,7 @@ t.test('where it listens, certificates, proxies in front', async t => {
   t.match(other.notes, [/from X-Forwarded-For, not from X-Real-IP/, /no limit_req/])
   t.match(imported('http { }').notes, [
     /no "proxy_pass" names an HTTP server; "upstream" is http:\/\/127\.0\.0\.1:9000/,
-    /no limit_req/,
+    /there is no "server", so nothing here is imported/,
   ])
 })
 
@@ -466,7 +466,7 @@ t.test('servers at other addresses of a port are told, and not merged', async t 
   t.match(within.notes, [/:3: .* here 0.0.0.0:80: .* It gets the requests to 10.0.0.2:80, too, with other limits/])
   t.same(Object.keys(within.config.buckets), ['api'])
   const proxied = imported(served('').replace('8080', '8080 proxy_protocol'))
-  t.match(proxied.notes, [/does not read the PROXY protocol/])
+  t.match(proxied.notes, [/"proxyProtocol": \[/])
 })
 
 t.test('maps of paths: case, queries; geo with delete and proxy', async t => {
@@ -490,11 +490,164 @@ t.test('maps of paths: case, queries; geo with delete and proxy', async t => {
   t.match(imported(geo).notes, [/"geo": "proxy 127.0.0.1" is not imported/])
 })
 
+t.test('Unix sockets, to listen on and as upstreams', async t => {
+  const locations =
+    'location /a { proxy_pass http://unix:/run/a.sock; } location /b { proxy_pass http://unix:/run/b.sock:/b; }'
+  const { config, notes } = imported({
+    'nginx.conf': `http {
+server { listen 8080; listen unix:/run/x.sock; set_real_ip_from unix:; real_ip_header X-Forwarded-For; real_ip_recursive on;
+${locations} location /c { proxy_pass http://app; } location /d { proxy_pass https://unix:/run/d.sock; } }
+server { listen 8081; listen unix:/run/y.sock; set_real_ip_from unix:; real_ip_header X-Forwarded-For; real_ip_recursive on; }
+upstream app { server unix:/run/app.sock; } }`,
+  })
+  t.same(config.listen, ['0.0.0.0:8080', 'unix:/run/x.sock'])
+  t.match(config, { trustProxy: ['loopback'] })
+  for (const name of ['app', 'a', 'b'])
+    t.match(JSON.stringify(config), `{"url":"unix:/run/${name}.sock","hostHeader":"upstream"}`)
+  const told = notes.join('\n')
+  t.match(told, 'nginx sends "Host: app", and shaper "localhost"')
+  t.match(told, 'has proxy_pass "https://unix:/run/d.sock", no server that shaper could call')
+  t.match(told, '"unix:/run/y.sock" is left out: none of its servers listens on 0.0.0.0:8080')
+  t.match(told, '"unix:" becomes "loopback" in trustProxy, which also trusts programs of this machine over TCP')
+  t.notMatch(told, 'rewrites paths')
+  const rewriting = imported(served('location /a { proxy_pass http://unix:/run/a.sock:/other; }')).notes.join('\n')
+  t.match(rewriting, 'proxy_pass "http://unix:/run/a.sock:/other" rewrites paths')
+  const only = imported({ 'nginx.conf': `http { server { listen unix:/run/x.sock; ${locations} } }` })
+  t.equal(only.config.listen, 'unix:/run/x.sock')
+})
+
+/** What becomes of `upstream app { ... }`, and the notes of its lines, which begin with the first. */
+function grouped(group: string, location = '') {
+  const { config, notes, settings } = imported(
+    `http { ${ZONE} upstream app {\n${group}\n} server { location / { limit_req zone=api; ${PASS.replace('127.0.0.1:9000', 'app')} ${location} } } }`,
+  )
+  const { upstream } = config as unknown as { upstream: Record<string, unknown> | string }
+  const own = notes.flatMap(each => /^nginx.conf:(?!1:)\d+: (.*)/.exec(each)?.[1] ?? [])
+  return { upstream, notes: own, settings: settings.routes[0]!.upstream }
+}
+
+t.test('servers of a group, their weights, places, backups, and how one is picked', async t => {
+  const two = 'server 10.0.0.1:8000; server 10.0.0.2;'
+  const servers = ['http://10.0.0.1:8000', 'http://10.0.0.2']
+  t.same(grouped(two), { ...grouped(two), upstream: { servers, pick: 'round-robin' }, notes: [] })
+  t.same(grouped(`least_conn; ${two}`).upstream, { servers })
+  t.same(grouped(`hash $http_x_user consistent; ${two}`).upstream, { servers, pick: { hash: 'header:x-user' } })
+  t.same(grouped(`hash $remote_addr$cookie_id; ${two}`).upstream, { servers, pick: { hash: ['ip', 'cookie:id'] } })
+  t.same(grouped(`ip_hash; ${two}`).upstream, { servers, pick: { hash: 'ip' } })
+  t.match(grouped(`ip_hash; ${two}`).notes, [/first three numbers/])
+  t.same(grouped(`random; ${two}`).upstream, { servers, pick: 'round-robin' })
+  t.same(grouped(`random two least_conn; ${two}`).upstream, { servers })
+  t.match(grouped(`random two; ${two}`).notes, [/"random" takes of two at random; here it is of all the one/])
+  for (const hash of ['$request_uri', '$http_x$uri', 'same', '$upstream_addr']) {
+    const { upstream, notes } = grouped(`hash ${hash}; ${two}`)
+    t.match(upstream, { pick: 'round-robin' }, hash)
+    t.match(notes, [/^"hash \S+" cannot be said in shaper \(.*\): here each server has its turn/], hash)
+  }
+
+  const full = grouped(`zone app 64k; keepalive 16; server 10.0.0.1 weight=2 max_conns=8;
+server unix:/run/app.sock backup; server 10.0.0.3 down; server 10.0.0.4 weight=5000 resolve;`)
+  t.same(full.upstream, {
+    servers: [
+      { url: 'http://10.0.0.1', weight: 2, maxInFlight: 8 },
+      { url: 'unix:/run/app.sock', backup: true },
+      { url: 'http://10.0.0.4', weight: 1_000 },
+    ],
+    pick: 'round-robin',
+  })
+  t.same(full.settings.servers!.length, 3)
+  t.same(full.notes, [
+    '"max_conns" becomes "maxInFlight": while no server has a place requests wait here; nginx answers 502',
+    '"keepalive" is not imported: shaper keeps idle connections for "keepAlive", 4s, and no more than it has needed',
+    'the server "10.0.0.3" is left out: it is "down"',
+    'a weight is at most 1000 here: 5000 of "http://10.0.0.4" becomes that',
+    '"resolve" is not imported: shaper has nothing like it. Keep nginx behind shaper for it (--upstream)',
+  ])
+  t.match(grouped('server 10.0.0.1 max_conns=8; server 10.0.0.2;').notes, [
+    /without "zone" each of its worker processes/,
+  ])
+})
+
+t.test('groups of one server, of the same one twice, of backups alone', async t => {
+  t.equal(grouped('server 10.0.0.1:80 weight=3 max_fails=2;').upstream, 'http://10.0.0.1')
+  t.same(grouped('server 10.0.0.1 max_conns=4; server 10.0.0.2 down;').upstream, {
+    servers: [{ url: 'http://10.0.0.1', maxInFlight: 4 }],
+  })
+  const twice = grouped('server 10.0.0.1 weight=2 max_conns=3; server 10.0.0.1:80 max_conns=4; server 10.0.0.2;')
+  t.match(twice.upstream, { servers: [{ url: 'http://10.0.0.1', weight: 3, maxInFlight: 7 }, 'http://10.0.0.2'] })
+  t.match(twice.notes[0], /"http:\/\/10.0.0.1" is there twice: here it is one, with both weights/)
+  const spare = grouped('server 10.0.0.1 down; server 10.0.0.2 backup; server 10.0.0.3 backup;')
+  t.match(spare.upstream, { servers: ['http://10.0.0.2', 'http://10.0.0.3'] })
+  t.match(grouped('server 10.0.0.1; server unix:relative; server 10.0.0.2;').notes, [
+    'the server "unix:relative" is left out: shaper could not call it',
+  ])
+})
+
+t.test('max_fails and fail_timeout become a breaker; proxy_next_upstream is told', async t => {
+  const two = (first: string, second: string) => grouped(`server 10.0.0.1 ${first}; server 10.0.0.2 ${second};`)
+  const alike = two('max_fails=3 fail_timeout=20s', 'max_fails=3 fail_timeout=20')
+  t.match(alike.upstream, { breaker: { failures: 3, probe: '20s', maxProbe: '20s' } })
+  t.match(alike.notes, [/^max_fails=3 fail_timeout=20s becomes "breaker": so many failures in a row/])
+  t.match(alike.settings.breaker, { failures: 3, probe: 20_000, maxProbe: 20_000 })
+  t.match(two('max_fails=0', 'max_fails=0').upstream, { breaker: false })
+  const other = two('max_fails=4', '')
+  t.match(other.upstream, { breaker: { failures: 4, probe: '10s' } })
+  t.match(other.notes, [
+    /^servers have different max_fails and fail_timeout; .* all have 4 and 10s here/,
+    /^max_fails=4/,
+  ])
+  t.notOk('breaker' in (two('', '').upstream as object))
+  const location = `\n proxy_next_upstream error http_503;`
+  t.match(grouped('server 10.0.0.1; server 10.0.0.2;', location).notes, [
+    /^"proxy_next_upstream" is not imported: a request that cannot connect goes to another server .* "retry": /,
+  ])
+})
+
+t.test('https: our certificate, whom the upstream has to be', async t => {
+  const tlsOf = (directives: string, pass = 'https://a.example:8443') => {
+    const { config, notes } = imported(`http { ${ZONE} upstream app { server 10.0.0.1:8443; server 10.0.0.2:8443; }
+server { location / { limit_req zone=api; proxy_pass ${pass}; ${directives} } } }`)
+    return [(config as unknown as { upstream: { tls?: object } }).upstream.tls, notes.join('\n')]
+  }
+  const own = 'proxy_ssl_certificate own.pem; proxy_ssl_certificate_key /etc/own.key;'
+  const verify = 'proxy_ssl_verify on; proxy_ssl_trusted_certificate ca.pem;'
+  t.same(tlsOf(`${own} ${verify}`), [{ ca: 'ca.pem', cert: 'own.pem', key: '/etc/own.key' }, ''])
+  t.same(tlsOf(`${verify} proxy_ssl_name b.example;`)[0], { ca: 'ca.pem', servername: 'b.example' })
+  const [named, told] = tlsOf(verify, 'https://app')
+  t.same(named, { ca: 'ca.pem', servername: 'app' }, 'the name of the group')
+  t.match(told, 'nginx sends "Host: app", and shaper that of each server')
+  const [unverified, warned] = tlsOf('')
+  t.equal(unverified, undefined)
+  t.match(warned, 'without "proxy_ssl_verify on" nginx takes any certificate of the upstream. shaper verifies it')
+  t.match(tlsOf('proxy_ssl_certificate own.pem;')[1], 'are left out: one is without the other')
+  const [, depends] = tlsOf(`${verify} proxy_ssl_certificate $own; proxy_ssl_certificate_key $key;`)
+  t.match(depends, 'proxy_ssl_certificate "$own" depends on the request; left out')
+})
+
+t.test('the PROXY protocol of proxies that are named', async t => {
+  const from = (directives: string, more = '') =>
+    imported(
+      `http { ${ZONE} server { listen 8080 proxy_protocol; listen unix:/run/x.sock; ${directives} location / { limit_req zone=api; ${PASS} } } ${more} }`,
+    )
+  const real = 'real_ip_header proxy_protocol; set_real_ip_from 10.0.0.0/8;'
+  const { config, notes, settings } = from(`${real} set_real_ip_from 192.0.2.1;`)
+  t.same(config.listen, [{ address: '0.0.0.0:8080', proxyProtocol: ['10.0.0.0/8', '192.0.2.1'] }, 'unix:/run/x.sock'])
+  t.notOk('trustProxy' in config)
+  t.same(notes, [
+    'nginx.conf:1: only 10.0.0.0/8, 192.0.2.1 may begin a connection with a PROXY header here, and has to; nginx wants one of everybody',
+  ])
+  t.ok(settings)
+  const unknown = from('')
+  t.same(unknown.config.listen, ['0.0.0.0:8080', 'unix:/run/x.sock'])
+  t.match(unknown.notes, [/shaper reads the PROXY protocol only of proxies that it knows/])
+  const other = from(real, `server { listen 8080; server_name b; location / { ${PASS} } }`)
+  t.match(other.notes.join('\n'), /only of proxies that it knows/, 'a server that believes nobody')
+})
+
 t.test('where requests go that nginx does not proxy to an HTTP server', async t => {
   const { notes } = imported(
     served(
       'location /a/ { limit_req zone=api; proxy_pass http://app; } location /b { root /x; } location = /c { limit_req zone=api; return 200 ok; }',
-      'upstream app { server unix:/run/app.sock; }',
+      'upstream app { server 127.0.0.1:1 down; }',
     ),
   )
   const there = 'its requests go to "http://127.0.0.1:9000"'
@@ -548,7 +701,7 @@ t.test('named locations are followed, or told with their zone', async t => {
     buckets: ['strict'],
     upstream: 'http://127.0.0.1:9001',
   })
-  t.notOk(notes.some(each => each.includes('@api')))
+  t.notOk(notes.some(each => each.includes('is left out')))
   const own = imported(
     served(
       `${named} location /api/ { limit_req zone=api burst=9; try_files $uri @api; } location /x { ${PASS} }`,
@@ -566,6 +719,139 @@ t.test('named locations are followed, or told with their zone', async t => {
       /"location @api" is left out, with "limit_req zone=strict burst=5", "proxy_pass/.test(each),
     ),
   )
+})
+
+const inServer = (directives: string): string => `http { ${ZONE} server { listen 8080; ${directives} } }`
+
+t.test('try_files leads to the location of a path, and its files are told', async t => {
+  const php = `location ~ \\.php$ { limit_req zone=api; ${PASS} }`
+  const { config, notes } = imported(inServer(`location / { try_files $uri $uri/ /index.php?$args; } ${php}`))
+  t.match(config.routes, [{ buckets: ['api'] }], 'all requests have the limit')
+  t.match(notes, [
+    /"try_files \$uri \$uri\/ \/index.php\?\$args" answers with files, or with what "\/index.php\?\$args"/,
+  ])
+  const hidden = `location = /app { internal; limit_req zone=api; ${PASS} }`
+  t.match(imported(inServer(`location / { try_files $uri /app; } ${hidden}`)).config.routes, [
+    { match: { path: '/app' }, refuse: true },
+    { buckets: ['api'] },
+  ])
+  const variable = imported(inServer(`location / { try_files $uri /x$uri.php; ${PASS} } ${php}`))
+  t.match(variable.notes, [/Limits of the location that it leads to are left out/])
+  const circle = imported(inServer(`location / { try_files $uri /x; } location /x { try_files $uri /y; }`))
+  t.match(circle.notes.join(), /"location \/" has "try_files" and no "proxy_pass"/)
+})
+
+t.test('what refuses requests is told for each block that has it', async t => {
+  const notes = imported(
+    inServer(
+      `location /a { ${PASS}\n allow 10.0.0.1;\n allow 10.0.0.2; deny all; }\n location /b { ${PASS} allow ::1; deny all; }`,
+    ),
+  ).notes.filter(each => each.includes('"allow"'))
+  t.match(notes, [/nginx.conf:2: "allow" is not imported/, /nginx.conf:4: "allow" is not imported/])
+  t.equal(notes.length, 2)
+})
+
+t.test('characters that requests may write in two ways are told', async t => {
+  for (const path of ['"/a|b"', '/[a]', '~ ^/\\{x', '~ "^/\\x20b"', '~ ^/\\(a']) {
+    const { notes } = imported(inServer(`location ${path} { limit_req zone=api; ${PASS} } location / { ${PASS} }`))
+    t.match(notes, [/nginx compares decoded paths/], path)
+  }
+  t.same(imported(inServer(`location /a_b.c { limit_req zone=api; ${PASS} } location / { ${PASS} }`)).notes, [])
+})
+
+t.test('names of groups and schemes in capitals, and a second block "http"', async t => {
+  const http = (directives: string, port: number) =>
+    `http { ${ZONE} server { listen ${port}; location / { limit_req zone=api; ${directives} } } }`
+  const group = 'http { upstream App { server 10.0.0.1:81; } }'
+  t.match(imported(`${group} ${http('proxy_pass HTTP://aPP;', 80)}`).config, {
+    upstream: { url: 'http://10.0.0.1:81' },
+  })
+  t.match(imported(`${http(PASS, 80)} ${http(PASS, 81)}`).notes, [/here 0\.0\.0\.0:80/])
+})
+
+t.test('what nginx would refuse, or has no path, is no route', async t => {
+  t.throws(() => imported(inServer(`location "/a " { } location ~^ /b { ${PASS} }`)), {
+    message: /"location ~\^ \/b" is no location/,
+  })
+  t.throws(() => imported(inServer(`location = /a /b { ${PASS} }`)), { message: /is no location/ })
+  const { config, notes } = imported(inServer(`location api/ { limit_req zone=api; ${PASS} } location / { ${PASS} }`))
+  t.same(config.routes, [{ mode: 'off' }])
+  t.match(notes, [/"location api\/" is left out: no path begins so/, /no limit_req/])
+})
+
+t.test('a file that others include is told, and a location outside of servers', async t => {
+  const alone = imported(`location /api/ { limit_req zone=api; ${PASS} }`)
+  t.match(
+    alone.notes.join('\n'),
+    /there is no "server", so nothing here is imported: name the file that includes this one/,
+  )
+  t.match(alone.notes.join('\n'), /"location \/api\/" is not imported/)
+  t.notMatch(alone.notes.join('\n'), /no limit_req/)
+  const beside = imported(`${ZONE} server { location / { limit_req zone=api; ${PASS} } } location /x { ${PASS} }`)
+  t.match(beside.notes, [/"location \/x" is not imported/])
+})
+
+t.test('headers that shaper sends otherwise are told', async t => {
+  const told = (header: string) =>
+    imported(inLocation(`limit_req zone=api; proxy_set_header ${header};`)).notes.map(
+      each => /"(.*?)" is/.exec(each)?.[1],
+    )
+  t.same(told('X-Forwarded-Proto $scheme'), [])
+  t.same(told('X-Forwarded-For $proxy_add_x_forwarded_for'), [])
+  t.same(told('Connection ""'), [])
+  t.same(told('X-Forwarded-Proto https'), ['proxy_set_header X-Forwarded-Proto https'])
+  t.same(told('X-Forwarded-For $remote_addr'), ['proxy_set_header X-Forwarded-For $remote_addr'])
+  t.same(told('x-forwarded-for ""'), ['proxy_set_header x-forwarded-for \\"\\"'])
+})
+
+t.test('a map of the name of the server is told: it is that of the server, not that of the request', async t => {
+  const http =
+    'map $server_name $k { a.example $binary_remote_addr; default ""; } limit_req_zone $k zone=api:1m rate=1r/s;'
+  const { notes } = imported(inLocation('limit_req zone=api;', http))
+  t.match(notes.join('\n'), /shaper does not know \$server_name\): the limit is left out/)
+})
+
+t.test('a map that takes a segment of the path is told, with the key that does', async t => {
+  for (const [source, pattern, value] of [
+    ['$uri', '"~^/t/(?<t>[^/]+)"', '$t'],
+    ['$request_uri', '"~^/t/([^/?]+)"', '$1'],
+  ]) {
+    const http = `map ${source} $k { ${pattern} ${value}; default ""; } limit_req_zone $k zone=api:1m rate=1r/s;`
+    const { notes } = imported(inLocation('limit_req zone=api;', http))
+    t.match(notes.join('\n'), /cannot be matched \(.*\), so it is left out\. For a segment .* the key "path:N"/)
+  }
+})
+
+t.test('a server of https without a port has port 80', async t => {
+  const group = (server: string) =>
+    imported(
+      `http { ${ZONE} upstream b { server ${server}; } server { location / { limit_req zone=api; proxy_pass https://b; } } }`,
+    )
+  t.match(group('10.0.0.1').config, { upstream: { url: 'https://10.0.0.1:80' } })
+  t.match(group('10.0.0.1:8443').config, { upstream: { url: 'https://10.0.0.1:8443' } })
+  t.match(group('10.0.0.1').notes, [/nginx sends "Host: b"/])
+})
+
+t.test('odd bytes: a mark at the beginning, blanks without a break, no UTF-8', async t => {
+  t.match(imported(`\ufeff${inLocation('limit_req zone=api;')}`).config.routes, [{ buckets: ['api'] }])
+  const blank = imported(inServer(`location /a\u00a0b { limit_req zone=api; ${PASS} }`))
+  t.match(blank.config.routes[0], { match: { path: '/a%C2%A0b*' } })
+  t.throws(() => imported(inServer(`location /caf\ufffd { ${PASS} }`)), { message: /is not in UTF-8/ })
+  t.doesNotThrow(() => imported(`# caf\ufffd\n${inLocation('')}`), 'in a comment')
+  t.match(imported({ 'nginx.conf': `include x[z-a].conf; ${inLocation('limit_req zone=api;')}` }).notes, [
+    /names no file/,
+  ])
+})
+
+t.test('times of nginx, and none that takes long to read', async t => {
+  const timeout = (text: string) =>
+    (imported(inLocation(`limit_req zone=api; proxy_read_timeout ${text};`)).config as { upstream?: object }).upstream
+  t.match(timeout('60'), { responseTimeout: '60s' })
+  t.match(timeout('"1m 30s"'), { responseTimeout: '90s' })
+  t.match(timeout('1m30'), { responseTimeout: '90s' })
+  t.match(timeout('1w'), { responseTimeout: '604800s' })
+  const ms = cpuTime(() => t.equal(timeout(`${'1'.repeat(60)}x`), 'http://127.0.0.1:9000'))
+  t.ok(ms < 2_000, `${ms} ms`)
 })
 
 t.test('one note for each thing that has no words here', async t => {
@@ -632,7 +918,7 @@ t.test('timeouts are imported; each other directive is told once', async t => {
         '"1m 500ms"',
       ),
       'upstream u { least_conn; server 127.0.0.1:9000 max_fails=2; keepalive 9; }',
-    ).replace('8080', '8080 http2'),
+    ).replace('8080', '8080 http2 quic'),
   )
   t.match(settings.routes[0]!.upstream, { responseTimeout: 90_000, connectTimeout: 60_500 })
   const names = notes.map(each => /: "(.*?)" is not imported/.exec(each)?.[1])
@@ -644,10 +930,10 @@ t.test('timeouts are imported; each other directive is told once', async t => {
     'proxy_next_upstream',
     'proxy_request_buffering',
   ]
-  t.same(names.sort(), [...own, 'least_conn', 'max_fails', 'keepalive', 'listen ... http2'].sort())
+  t.same(names.sort(), [...own, 'keepalive', 'listen ... quic'].sort())
 })
 
-t.test('time grows with the size of the file', async t => {
+t.test('long: time grows with the size of the file', async t => {
   const geo = (count: number): string =>
     inLocation(
       'limit_req zone=k;',

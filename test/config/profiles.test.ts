@@ -13,10 +13,11 @@ import { expandProfiles } from '../../src/config/read/expand-profiles.js'
 import { effective } from '../../src/config/report/effective-config.js'
 import { warnings } from '../../src/config/warnings/index.js'
 import { parseRate } from '../../src/core/units.js'
+import { readRetryAfter } from '../../src/http/quota/pause-rule.js'
 import { readQuotas } from '../../src/http/quota/quota-fields.js'
-import { readRetryAfter } from '../../src/http/quota/retry-after.js'
 import { ROOT, shaperHere } from '../cli/command.js'
 import { blocks, runExample } from '../docs-code.js'
+import { runs } from '../runs.js'
 import { faults, least, parse } from './sample.js'
 
 const github = { url: 'https://api.github.com', hostHeader: 'upstream', profile: 'github' }
@@ -129,23 +130,26 @@ t.test('the effective configuration means the same', async t => {
   t.strictSame(parse(effective(settings)), settings)
 })
 
-t.test('nothing that a file may hold makes the expansion throw, or changes a file without a profile', async t => {
-  const upstream = fc.oneof(
-    fc.jsonValue(),
-    fc.record({ profile: fc.oneof(fc.jsonValue(), fc.constantFrom(...PROFILE_NAMES)) }),
-  )
-  const route = fc.oneof(fc.jsonValue(), fc.record({ upstream, mode: fc.jsonValue() }, { requiredKeys: [] }))
-  const file = fc.record(
-    { upstream, buckets: fc.jsonValue(), routes: fc.oneof(fc.jsonValue(), fc.array(route)) },
-    { requiredKeys: [] },
-  )
-  const property = fc.property(fc.oneof(file, fc.jsonValue()), raw => {
-    const before = JSON.stringify(raw)
-    const expanded = JSON.stringify(expandProfiles(raw))
-    return JSON.stringify(raw) === before && (before.includes('"profile"') || expanded === before)
-  })
-  t.doesNotThrow(() => fc.assert(property, { numRuns: 1_000 }))
-})
+t.test(
+  'property: nothing that a file may hold makes the expansion throw, or changes a file without a profile',
+  async t => {
+    const upstream = fc.oneof(
+      fc.jsonValue(),
+      fc.record({ profile: fc.oneof(fc.jsonValue(), fc.constantFrom(...PROFILE_NAMES)) }),
+    )
+    const route = fc.oneof(fc.jsonValue(), fc.record({ upstream, mode: fc.jsonValue() }, { requiredKeys: [] }))
+    const file = fc.record(
+      { upstream, buckets: fc.jsonValue(), routes: fc.oneof(fc.jsonValue(), fc.array(route)) },
+      { requiredKeys: [] },
+    )
+    const property = fc.property(fc.oneof(file, fc.jsonValue()), raw => {
+      const before = JSON.stringify(raw)
+      const expanded = JSON.stringify(expandProfiles(raw))
+      return JSON.stringify(raw) === before && (before.includes('"profile"') || expanded === before)
+    })
+    t.doesNotThrow(() => fc.assert(property, { numRuns: runs(1_000) }))
+  },
+)
 
 t.test('a figure of more than a year ago is a warning, as long as it is in use', async t => {
   const lines = (file: object, day: string) =>

@@ -1,9 +1,10 @@
-import { readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { changedFiles, usedFiles } from '../../src/config/checks/readable-files.js'
 import { ConfigError, loadConfig } from '../../src/config/load.js'
+import { socketFolder } from '../servers/socket-folder.js'
 import { linesOf } from './sample.js'
 
 const fixture = (name: string): string =>
@@ -69,6 +70,79 @@ t.test('the message of a missing relative file tells where it was looked for: in
     [
       `listen.tls.cert: "none.pem" does not exist (looked for at ${JSON.stringify(join(process.cwd(), 'none.pem'))}); name a PEM file`,
       'listen.tls.key: "/none/key.pem" does not exist; name a PEM file',
+    ],
+  )
+})
+
+t.test('paths of Unix sockets: what is there already, and the folder', async t => {
+  const folder = socketFolder(t)
+  mkdirSync(join(folder, 'folder'))
+  writeFileSync(join(folder, 'file'), '')
+  const problems = (config: object): string[] => {
+    const file = join(folder, 'config.json')
+    writeFileSync(file, JSON.stringify({ upstream: 'echo:', buckets: { client: { rate: '5/s' } }, ...config }))
+    return linesOf(() => loadConfig({ file, flags: {}, env: {}, cwd: folder }))
+  }
+  const at = (path: string): string => `unix:${folder}${path}`
+  const shown = (path: string): string => JSON.stringify(at(path))
+  t.same(problems({ listen: at('/a.sock'), upstream: at('/none/b.sock'), admin: { listen: at('/c.sock') } }), [])
+  t.same(problems({ listen: at('/folder'), upstream: { url: at('') } }), [
+    `listen: ${shown('/folder')} is a directory; name a file in it, e.g. ${shown('/folder/app.sock')}`,
+    `upstream.url: ${shown('')} is a directory; name a file in it, e.g. ${shown('/app.sock')}`,
+  ])
+  t.same(problems({ upstream: at('') }), [
+    `upstream: ${shown('')} is a directory; name a file in it, e.g. ${shown('/app.sock')}`,
+  ])
+  t.same(problems({ admin: { listen: at('/file') } }), [
+    `admin.listen: ${shown('/file')} is a file, and no socket; name another path, or remove the file`,
+  ])
+  t.same(problems({ listen: [':1', { address: at('/none/a.sock') }] }), [
+    `listen[1].address: ${shown('/none/a.sock')} needs the folder "${folder}/none", which this program cannot find; create it, or name another path`,
+  ])
+})
+
+t.test('the file for levels: each fault with its place and its remedy', async t => {
+  const cwd = t.testdir({
+    'good.json': '{"shaperLevels":7,',
+    'empty.json': '',
+    'other.json': '{"name":"package"}',
+    folder: {},
+    link: t.fixture('symlink', 'nowhere'),
+  })
+  const problems = (named: string): string[] => {
+    const file = join(cwd, 'config.json')
+    const config = { upstream: 'echo:', buckets: { client: { rate: '5/s' } }, store: { type: 'memory', file: named } }
+    writeFileSync(file, JSON.stringify(config))
+    return linesOf(() => loadConfig({ file, flags: {}, env: {}, cwd })).map(line => line.replaceAll(cwd, ''))
+  }
+  for (const fine of ['good.json', 'empty.json', 'new.json', 'folder/new.json', 'link'])
+    t.same(problems(join(cwd, fine)), [], fine)
+  t.same(problems(join(cwd, 'other.json')), [
+    'store.file: "/other.json" is there and was not written by this program; name another path, or remove it',
+  ])
+  t.same(problems(join(cwd, 'folder')), [
+    'store.file: "/folder" is a directory; name a file in it, e.g. "/folder/levels.json"',
+  ])
+  t.same(problems(join(cwd, 'none/new.json')), [
+    'store.file: "/none/new.json" needs the folder "/none", which this program cannot find; create it, or name another path',
+  ])
+  t.same(problems('/dev/full'), [
+    'store.file: "/dev/full" is there and was not written by this program; name another path, or remove it',
+  ])
+})
+
+const isRoot = process.getuid?.() === 0
+
+t.test('a folder in which this program may not write', { skip: isRoot && 'root writes everywhere' }, async t => {
+  const cwd = t.testdir({ folder: {} })
+  chmodSync(join(cwd, 'folder'), 0o500)
+  const file = join(cwd, 'config.json')
+  const config = { upstream: 'echo:', buckets: { client: { rate: '5/s' } } }
+  writeFileSync(file, JSON.stringify({ ...config, store: { type: 'memory', file: join(cwd, 'folder/new.json') } }))
+  t.match(
+    linesOf(() => loadConfig({ file, flags: {}, env: {}, cwd })),
+    [
+      /^store\.file: ".*new\.json" cannot be written, as this program may not write in the folder ".*folder" \(EACCES\); give it to/,
     ],
   )
 })

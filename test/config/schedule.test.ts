@@ -1,10 +1,12 @@
 /** Rates by the time of day: how they are written, and which holds when. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { effective } from '../../src/config/report/effective-config.js'
 import { longestWaits } from '../../src/config/report/longest-waits.js'
 import { nextChange, presentRates, settingsAt, unreachedEntries } from '../../src/config/schedule.js'
 import { warnings } from '../../src/config/warnings/index.js'
+import { often, runs } from '../runs.js'
 import { faults, parse } from './sample.js'
 
 const NIGHTS = [{ from: '22:00', to: '06:00', rate: '50/s' }, { rate: '10/s' }]
@@ -101,52 +103,55 @@ t.test('what is derived: the slowest rate for waits and capacity, the present on
   t.equal(settingsAt(plain, { wall: 0, now: 0 }), plain)
 })
 
-t.test('the next change is the first minute with another rate, on days with a change of summer time, too', async t => {
-  const border = fc.integer({ min: 0, max: 24 * 60 }).map(minute => {
-    const two = (count: number): string => String(count).padStart(2, '0')
-    return `${two(Math.floor(minute / 60))}:${two(minute % 60)}`
-  })
-  const entry = fc.record({ from: border, to: border, rate: fc.integer({ min: 1, max: 3 }) })
-  const days = ['2026-03-28', '2026-03-29', '2026-10-24', '2026-10-25', '2026-11-23'].map(day =>
-    Date.parse(`${day}T00:00Z`),
-  )
-  const zones = ['UTC', 'Europe/Berlin', 'Asia/Kathmandu', 'Australia/Lord_Howe']
-  let changes = 0
-  fc.assert(
-    fc.property(
-      fc.array(
-        entry.filter(({ from, to }) => from !== to && from !== '24:00'),
-        { minLength: 1, maxLength: 3 },
+t.test(
+  'property: the next change is the first minute with another rate, on days with a change of summer time, too',
+  async t => {
+    const border = fc.integer({ min: 0, max: 24 * 60 }).map(minute => {
+      const two = (count: number): string => String(count).padStart(2, '0')
+      return `${two(Math.floor(minute / 60))}:${two(minute % 60)}`
+    })
+    const entry = fc.record({ from: border, to: border, rate: fc.integer({ min: 1, max: 3 }) })
+    const days = ['2026-03-28', '2026-03-29', '2026-10-24', '2026-10-25', '2026-11-23'].map(day =>
+      Date.parse(`${day}T00:00Z`),
+    )
+    const zones = ['UTC', 'Europe/Berlin', 'Asia/Kathmandu', 'Australia/Lord_Howe']
+    let changes = 0
+    fc.assert(
+      fc.property(
+        fc.array(
+          entry.filter(({ from, to }) => from !== to && from !== '24:00'),
+          { minLength: 1, maxLength: 3 },
+        ),
+        fc.constantFrom(...zones),
+        fc.constantFrom(...days),
+        fc.integer({ min: 0, max: 86_399_999 }),
+        (entries, timeZone, day, time) => {
+          const { schedule } = parse(file([...entries, { rate: 2 }], { timeZone })).buckets[0]!
+          const config = parse(file([...entries, { rate: 2 }], { timeZone }))
+          const rateAt = (wall: number): number => presentRates(config, wall)[0]!.rate
+          const wall = day + time
+          const found = nextChange(schedule!, wall)
+          if (found === undefined) return
+          changes += 1
+          const minutes = Math.floor(found.wall / 60_000) - Math.floor(wall / 60_000)
+          for (let back = 1; back < Math.min(minutes, 90); back += 1)
+            if (rateAt(found.wall - back * 60_000) !== rateAt(wall)) throw new Error(`earlier by ${back} minutes`)
+          if (
+            minutes < 1 ||
+            found.wall % 60_000 !== 0 ||
+            rateAt(found.wall) !== found.rate ||
+            found.rate === rateAt(wall)
+          )
+            throw new Error(`at ${new Date(found.wall).toISOString()}`)
+        },
       ),
-      fc.constantFrom(...zones),
-      fc.constantFrom(...days),
-      fc.integer({ min: 0, max: 86_399_999 }),
-      (entries, timeZone, day, time) => {
-        const { schedule } = parse(file([...entries, { rate: 2 }], { timeZone })).buckets[0]!
-        const config = parse(file([...entries, { rate: 2 }], { timeZone }))
-        const rateAt = (wall: number): number => presentRates(config, wall)[0]!.rate
-        const wall = day + time
-        const found = nextChange(schedule!, wall)
-        if (found === undefined) return
-        changes += 1
-        const minutes = Math.floor(found.wall / 60_000) - Math.floor(wall / 60_000)
-        for (let back = 1; back < Math.min(minutes, 90); back += 1)
-          if (rateAt(found.wall - back * 60_000) !== rateAt(wall)) throw new Error(`earlier by ${back} minutes`)
-        if (
-          minutes < 1 ||
-          found.wall % 60_000 !== 0 ||
-          rateAt(found.wall) !== found.rate ||
-          found.rate === rateAt(wall)
-        )
-          throw new Error(`at ${new Date(found.wall).toISOString()}`)
-      },
-    ),
-    { numRuns: 200 },
-  )
-  t.ok(changes > 100, `${changes} changes`)
-  const always = parse(file([{ from: '10:00', to: '11:00', rate: 2 }, { rate: 2 }])).buckets[0]!
-  t.equal(nextChange(always.schedule!, Date.parse('2026-11-23T00:00:00Z')), undefined)
-})
+      { numRuns: runs(200) },
+    )
+    t.ok(changes > often(100), `${changes} changes`)
+    const always = parse(file([{ from: '10:00', to: '11:00', rate: 2 }, { rate: 2 }])).buckets[0]!
+    t.equal(nextChange(always.schedule!, Date.parse('2026-11-23T00:00:00Z')), undefined)
+  },
+)
 
 t.test('the effective configuration says all of it, and parses to the same', async t => {
   const config = file(NIGHTS, { timeZone: 'Europe/Berlin', tiers: [{ name: 'x', keys: ['y'], weight: 2 }] })
@@ -235,7 +240,7 @@ t.test('warnings: entries that never hold, and a time zone without times', async
   t.match(lines(stack('60/s')), [/60\/s can never be reached: .* lets 50\/s pass/])
 })
 
-t.test('an entry is reached if some minute of the day is its own', async () => {
+t.test('property: an entry is reached if some minute of the day is its own', async () => {
   const minute = fc.integer({ min: 0, max: 1_439 })
   const entry = fc
     .tuple(minute, minute)
@@ -254,6 +259,6 @@ t.test('an entry is reached if some minute of the day is its own', async () => {
       })
       return JSON.stringify(unreachedEntries(entries)) === JSON.stringify(unreached)
     }),
-    { numRuns: 300 },
+    { numRuns: runs(300) },
   )
 })

@@ -32,7 +32,7 @@ t.test('the smallest valid file gets every default', async t => {
     learn: false,
   }
   t.strictSame(parse(least()), {
-    listen: { host: '127.0.0.1', port: 8080 },
+    listen: [{ host: '127.0.0.1', port: 8080 }],
     store: 'memory',
     trustProxy: false,
     buckets: [client],
@@ -135,7 +135,11 @@ t.test('keys', async t => {
 })
 
 t.test('addresses to listen on', async t => {
-  const listen = (listen: unknown) => parse({ ...least(), listen }).listen
+  const listen = (listen: unknown) => {
+    const all = parse({ ...least(), listen }).listen
+    t.equal(all.length, 1)
+    return all[0]
+  }
   t.strictSame(listen('0.0.0.0:0'), { host: '0.0.0.0', port: 0 })
   t.strictSame(listen('[::1]:8080'), { host: '::1', port: 8080 })
   t.strictSame(listen(':8081'), { host: '127.0.0.1', port: 8081 })

@@ -1,7 +1,7 @@
 /** What the log says at start of the limits and the longest wait. */
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { summary } from '../../src/config/report/summary.js'
+import { summary } from '../../src/config/report/longest-waits.js'
 
 const CLIENT = { key: 'ip', rate: '5/s', capacity: 10 }
 

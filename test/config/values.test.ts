@@ -4,7 +4,8 @@ import { faults, least } from './sample.js'
 
 const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
 const RANGES = 'use e.g. "192.0.2.1", "10.0.0.0/8" or "2001:db8::/32"'
-const KEYS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
+const KEYS =
+  '"ip", "all", "route", "method", "host", "cert", "header:NAME", "cookie:NAME", "query:NAME", "path:N", the N-th segment, "jwt:CLAIM" or "body:JSON.PATH"'
 const bucket = (values: object) => ({ upstream: 'echo:', buckets: { a: { rate: '5/s', ...values } } })
 const route = (values: object) => ({ ...least(), routes: [values] })
 const top = (values: object) => ({ ...least(), ...values })
@@ -39,7 +40,7 @@ t.test('every invalid value has its own message', async t => {
     ],
     [
       { upstream: 'echo:', buckets: { a: {} } },
-      'buckets.a.rate: missing; use e.g. "5/s", "6/30s", or a maxInFlight alone',
+      'buckets.a.rate: missing; use e.g. "5/s", "6/30s", a "quota", or a maxInFlight alone',
     ],
     [bucket({ capacity: 0 }), 'buckets.a.capacity: 0 is not a capacity; use a number above 0, e.g. 10'],
     [bucket({ capacity: '10' }), 'buckets.a.capacity: "10" is not a capacity; use a number above 0, e.g. 10'],
@@ -344,9 +345,17 @@ t.test('every invalid value has its own message', async t => {
     [top({ pacing: 'fast' }), 'pacing: "fast" is not a kind of pacing; use "precise" or "timer"'],
     [
       top({ store: 'redis' }),
-      'store: "redis" is not a store; use "memory", or an object with "type": "redis" or "postgres"',
+      'store: "redis" is not a store; use "memory", or an object with "type": "memory", "redis" or "postgres"',
     ],
-    [top({ store: { type: 'etcd' } }), 'store.type: "etcd" is not a kind of store; use "redis" or "postgres"'],
+    [
+      top({ store: { type: 'etcd' } }),
+      'store.type: "etcd" is not a kind of store; use "memory", "redis" or "postgres"',
+    ],
+    [
+      top({ store: { type: 'memory', file: '' } }),
+      'store.file: "" is not a file; use e.g. "/var/lib/shaper/levels.json"',
+    ],
+    [top({ store: { type: 'memory', url: 'x' } }), 'store.url: unknown key; known keys: type, file'],
     [top({ store: { type: 'redis' } }), 'store.url: missing; give url or cluster'],
     [
       top({ store: { type: 'redis', url: 'http://h' } }),
@@ -373,11 +382,11 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, grace, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
+    'buckets.a.foo: unknown key; known keys: key, rate, quota, timeZone, capacity, maxDelay, burst, grace, maxInFlight, status, overflow, blockFor, tiers, limits, weight, minShare',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
-    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, ticketKeys, egress, ' +
+    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, ticketKeys, egress, identity, ' +
       'accessLog, dryRun, waitingPage, headers, pacing',
   ])
   t.same(faults(route({ nmae: 'x', match: { pth: '/' } })), [

@@ -160,7 +160,7 @@ t.test('no room for a burst', async t => {
 
 t.test('a quota that is written as a rate', async t => {
   const line = (pace: string, capacity: number) =>
-    `buckets.a.capacity: one request leaves every ${pace}; if this is a quota that a client may use at once, set "burst": ${capacity}, or "mode": "meter" on route "api"; if not, lower the capacity`
+    `buckets.a.capacity: one request leaves every ${pace}; if this is a quota that a client may use at once, use "quota" where it starts anew with the calendar, set "burst": ${capacity}, or "mode": "meter" on route "api"; if not, lower the capacity`
   const monthly = line('25.9 s, the last of 100000 after 30 d', 100_000)
   t.same(ofBucket({ rate: '100000/30d', capacity: 100_000 }), [monthly])
   t.same(ofBucket({ rate: '5000/h', capacity: 6_000 }), [line('720 ms, the last of 6000 after 72 min', 6_000)])
@@ -643,6 +643,20 @@ t.test('addresses that do not tell clients apart', async t => {
   t.same(byIp({}), [hint('127.0.0.1', 8080)])
   t.same(byIp({ listen: '[::1]:80' }, ['ip', 'route']), [hint('::1', 80)])
   t.same(byIp({ listen: '0.0.0.0:80' }), [])
+  const unix = 'unix:/run/shaper.sock'
+  t.same(byIp({ listen: [unix, ':80'] }), [
+    `trustProxy: a hint: only this machine reaches ${unix} and 127.0.0.1, so all clients of each have the same address and share bucket "a"; behind a proxy on this machine use ["loopback"], for clients on others "0.0.0.0:80" in place of "127.0.0.1:80"`,
+  ])
+  const unheard = (names: string) =>
+    `trustProxy: a hint: clients of ${unix} have no address, so all of them share bucket "a" as one client; behind a proxy on this machine use [${names}]`
+  t.same(byIp({ listen: unix, trustProxy: ['10.0.0.0/8'] }), [hint(unix, 8080)], 'only loopback trusts its clients')
+  t.same(byIp({ listen: [unix, '127.0.0.1:80'], trustProxy: ['10.0.0.0/8'] }), [unheard('"10.0.0.0/8", "loopback"')])
+  t.same(byIp({ listen: [unix, '0.0.0.0:80'], trustProxy: ['10.0.0.0/8', 'loopback'] }), [])
+  t.same(byIp({ listen: unix, trustProxy: ['10.0.0.0/8', 'loopback'] }), [])
+  t.same(byIp({ listen: [unix, '0.0.0.0:80'] }), [unheard('"loopback"')])
+  t.same(byIp({ listen: [unix, '0.0.0.0:80'], trustProxy: 1 }), [])
+  t.same(byIp({ listen: [unix, { address: ':80', proxyProtocol: ['loopback'] }] }), [unheard('"loopback"')])
+  t.same(byIp({ listen: 'systemd' }), [], 'who reaches it is not known')
   t.same(byIp({ trustProxy: ['loopback'] }), [])
   t.same(byIp({ trustProxy: 1 }), [])
   t.same(byIp({}, 'header:k'), [])
@@ -704,7 +718,7 @@ t.test('a priority that changes nothing', async t => {
 t.test('a certificate outside of its time', async t => {
   const cert = fileURLToPath(new URL('../fixtures/expired-cert.pem', import.meta.url))
   const told = (instant: string, file = cert): string[] =>
-    certificateWarnings({ host: '127.0.0.1', port: 0, tls: { cert: file, key: '' } }, Date.parse(instant)).map(
+    certificateWarnings([{ host: '127.0.0.1', port: 0, tls: { cert: file, key: '' } }], Date.parse(instant)).map(
       ({ path, message }) => `${path}: ${message}`,
     )
   const line = (fault: string): string => `listen.tls.cert: "${cert}" ${fault}, so clients refuse it; renew it`
@@ -712,5 +726,5 @@ t.test('a certificate outside of its time', async t => {
   for (const instant of ['2020-01-01T00:00:00Z', '2020-02-01T00:00:00Z']) t.same(told(instant), [], instant)
   t.same(told('2020-02-01T00:00:01Z'), [line('expired at 2020-02-01T00:00:00Z')])
   t.same(told('2026-01-01T00:00:00Z', '/nowhere'), [], 'reported elsewhere')
-  t.same(certificateWarnings({ host: '127.0.0.1', port: 0 }, 0), [])
+  t.same(certificateWarnings([{ host: '127.0.0.1', port: 0 }], 0), [])
 })

@@ -56,7 +56,7 @@ class World {
   ask(name: string, claim?: number, cost = 1): 'admitted' | Rejection {
     const arrival: Arrival = {
       ...{ route: this.route, stack: this.stack, cost, client: name },
-      ...(this.books && { appointment: { claim } }),
+      ...(this.books && { appointment: { redeems: claim } }),
     }
     const left = (slot: number): void => {
       if (ticket !== undefined) this.waiting.delete(ticket)
@@ -365,7 +365,7 @@ t.test('during a pause nothing is booked, and afterwards what was booked before 
   const world = new World({ limits: limits(10, 10), books: true })
   fill(world, 10)
   const [first, second] = ['a', 'b'].map(name => (world.ask(name) as Rejection).booking)
-  world.shaper.control.pause(world.route.gate, 1_000)
+  world.shaper.engine.pause(world.route.gate, 1_000)
   t.match(world.ask('c'), { booking: undefined })
   world.pass(200)
   t.equal(world.ask('a', first), 'admitted', 'what had passed has drained')
@@ -381,7 +381,7 @@ t.test('a reset forgets promises', async t => {
   const world = new World({ limits: limits(10, 10), mode: 'meter', books: true })
   fill(world, 10)
   for (const name of ['a', 'b']) world.ask(name)
-  world.shaper.control.reset(world.bucket)
+  world.shaper.engine.reset(world.bucket)
   fill(world, 10)
   t.equal(Math.round((world.ask('c') as Rejection).retryAfterMs!), 100)
 })

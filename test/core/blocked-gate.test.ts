@@ -3,12 +3,12 @@ import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type LaneRoute, type Rejection } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import { SharedShaper } from '../../src/core/shared-shaper.js'
-import type { Store } from '../../src/core/store.js'
+import { shareBy } from '../../src/sharing/shared-room.js'
+import type { Store } from '../../src/sharing/store.js'
+import { StoredBucket } from '../../src/sharing/stored-bucket.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { shardIn } from '../sharing/shard.js'
 import { limits } from './run.js'
-import { shardIn } from './shard.js'
 
 /** Promises have been told. */
 async function settled(): Promise<void> {
@@ -27,8 +27,7 @@ function instance() {
     admit: request => later(() => memory.admit(request)) as ReturnType<Store['admit']>,
     claim: request => later(() => memory.claim(request)) as ReturnType<Store['claim']>,
   }
-  const shaper = new Shaper({ clock, store })
-  const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const log: string[] = []
   const callbacks = (name: string) => ({
     decided: () => undefined,
@@ -43,7 +42,7 @@ function instance() {
     shaper,
     log,
     send: (name: string, route: LaneRoute, own = bucket(name)) =>
-      shared.admit({ route, stack: [own], cost: 1 }, callbacks(name), Infinity),
+      shaper.arrive({ route, stack: [own], cost: 1 }, callbacks(name), 'shape', Infinity),
     bucket,
     async answer() {
       const now = open
@@ -59,14 +58,14 @@ t.test('an admission that was asked for before the gate was blocked brings no sl
   const route = { name: 'api', gate: new Gate() }
   send('a', route)
   send('b', route)
-  shaper.control.block(route.gate)
+  shaper.engine.block(route.gate)
   await answer()
   clock.runUntil(100)
   await answer()
   t.same(log, [], 'nothing passes')
   t.equal(route.gate.inFlight, 0)
   t.equal(route.gate.probe, false)
-  shaper.control.allowProbe(route.gate)
+  shaper.engine.allowProbe(route.gate)
   for (let time = 200; time < 300; time += 10) {
     await answer()
     clock.runUntil(time)
@@ -86,7 +85,7 @@ t.test('nor does a claim', async t => {
   t.same(log, ['a'])
   clock.runUntil(450)
   t.equal(route.gate.inFlight, 2, 'b claims a slot')
-  shaper.control.block(route.gate)
+  shaper.engine.block(route.gate)
   await answer()
   clock.runUntil(800)
   await answer()

@@ -3,6 +3,7 @@ import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import type { Lane, ShareNode } from '../../src/core/queue/lane.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 const CLIENT = limits(1, 10)
@@ -125,7 +126,7 @@ t.test('a lowered maxKeys drops the emptier instances, and lets newcomers in soo
   t.equal(table.size(), 10)
 })
 
-t.test('there are at most maxKeys instances, and only allowed ones are dropped', async () => {
+t.test('property: there are at most maxKeys instances, and only allowed ones are dropped', async () => {
   const step = fc.record({
     verb: fc.constantFrom('find', 'find', 'find', 'enqueue', 'dequeue', 'later', 'lower'),
     key: fc.integer({ min: 0, max: 30 }),
@@ -167,7 +168,7 @@ t.test('there are at most maxKeys instances, and only allowed ones are dropped',
       }
       return true
     }),
-    { seed: 41, numRuns: 500 },
+    { seed: 41, numRuns: runs(500) },
   )
 })
 

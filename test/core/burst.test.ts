@@ -12,6 +12,7 @@ import {
   type Waiter,
 } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import {
   type Arrival,
   burst,
@@ -120,7 +121,7 @@ const lateness = fc.integer().map(seed => {
   return (): number => (next() < 0.07 ? next() * 4_000 : next() < 0.3 ? 0 : next() * 20)
 })
 
-t.test('what leaves when is the definition, and admission is that of the meter', async () => {
+t.test('property: what leaves when is the definition, and admission is that of the meter', async () => {
   fc.assert(
     fc.property(one, arrivalsOf({ isSteady: true, keys: ['a'] }), (bucket, arrivals) => {
       const shaped = run([bucket], arrivals)
@@ -129,11 +130,11 @@ t.test('what leaves when is the definition, and admission is that of the meter',
       const wanted = model(bucket, shaped.outcomes)
       return shaped.admitted.every((place, index) => Math.abs(shaped.outcomes[place]!.slot! - wanted[index]!) < EPSILON)
     }),
-    { seed: 2, numRuns: 2_000 },
+    { seed: 2, numRuns: runs(2_000) },
   )
 })
 
-t.test('lateness within the grace changes neither verdicts nor slots', async () => {
+t.test('property: lateness within the grace changes neither verdicts nor slots', async () => {
   fc.assert(
     fc.property(anyStack, arrivalsOf({ isSteady: true }), fc.integer(), ([bucket], arrivals, seed) => {
       const next = random(seed)
@@ -147,29 +148,32 @@ t.test('lateness within the grace changes neither verdicts nor slots', async () 
         ({ slot }, index) => slot === undefined || Math.abs(slot - late.outcomes[index]!.slot!) < EPSILON,
       )
     }),
-    { seed: 3, numRuns: 1_000 },
+    { seed: 3, numRuns: runs(1_000) },
   )
 })
 
-t.test('never more than r x (W + grace) + max(burst, c), with late wake-ups, bodies and hang-ups', async () => {
-  fc.assert(
-    fc.property(anyStack, arrivalsOf(), lateness, (stack, arrivals, late) => {
-      const { released } = run(stack, arrivals, { lateness: late })
-      return stack.every((bucket, place) =>
-        [...KEYS, 'all'].every(key => {
-          return (
-            worstExcess(
-              bucket,
-              released.filter(({ arrival }) => arrival.keys![place] === key),
-              graceAt(bucket, place, stack.length),
-            ) <= EPSILON
-          )
-        }),
-      )
-    }),
-    { seed: 4, numRuns: 3_000 },
-  )
-})
+t.test(
+  'property: never more than r x (W + grace) + max(burst, c), with late wake-ups, bodies and hang-ups',
+  async () => {
+    fc.assert(
+      fc.property(anyStack, arrivalsOf(), lateness, (stack, arrivals, late) => {
+        const { released } = run(stack, arrivals, { lateness: late })
+        return stack.every((bucket, place) =>
+          [...KEYS, 'all'].every(key => {
+            return (
+              worstExcess(
+                bucket,
+                released.filter(({ arrival }) => arrival.keys![place] === key),
+                graceAt(bucket, place, stack.length),
+              ) <= EPSILON
+            )
+          }),
+        )
+      }),
+      { seed: 4, numRuns: runs(3_000) },
+    )
+  },
+)
 
 /** Whether requests of each key and route have left in order. Those that were set aside come later. */
 function isInOrder({ outcomes, released }: Run): boolean {
@@ -184,7 +188,7 @@ function isInOrder({ outcomes, released }: Run): boolean {
   })
 }
 
-t.test('first in, first out, all leave, and nothing is left behind', async () => {
+t.test('property: first in, first out, all leave, and nothing is left behind', async () => {
   const arrivals = arrivalsOf({ routes: ['x', 'y'] })
   const limit = fc.constantFrom(Infinity, 1, 3)
   fc.assert(
@@ -198,7 +202,7 @@ t.test('first in, first out, all leave, and nothing is left behind', async () =>
       const isClean = buckets.every(bucket => bucket.isPlain && bucket.level(end + 1e7) === 0)
       return shaper.queued === 0 && isDone && isClean && isInOrder(outcome)
     }),
-    { seed: 5, numRuns: 2_000 },
+    { seed: 5, numRuns: runs(2_000) },
   )
 })
 
@@ -263,12 +267,12 @@ t.test('one that gives up makes way, too', async t => {
   const to = route('x')
   send('first', to, 10)
   send('costly', to, 10, 1_000)
-  shaper.control.pause(to.gate, 100)
+  shaper.engine.pause(to.gate, 100)
   send('cheap', to, 1)
   t.equal(left.length, 1)
   // Fills the bucket behind the one that waits, which cannot leave in time then.
   clock.runUntil(1)
-  shaper.control.replan([to.gate], () => 500)
+  shaper.engine.replan([to.gate], () => 500)
   clock.runUntil(5_000)
   t.same(left, ['first at once', 'costly expired 1', 'cheap 100'])
 })
@@ -303,11 +307,11 @@ t.test('other limits: a burst comes and goes', async t => {
   const to = route('x')
   for (const name of ['a', 'b', 'c', 'd', 'e', 'f']) send(name, to)
   clock.runUntil(150)
-  shaper.control.setLimits(buckets[0]!, bursting(10, 100, 3))
+  shaper.engine.setLimits(buckets[0]!, bursting(10, 100, 3))
   t.same(left, ['a at once', 'b 100', 'c 150', 'd 150'], 'half of the hold of the second was left')
   clock.runUntil(250)
   t.same(left.slice(4), ['e 200'])
-  shaper.control.setLimits(buckets[0]!, limits(10, 100))
+  shaper.engine.setLimits(buckets[0]!, limits(10, 100))
   clock.runUntil(10_000)
   t.same(left.slice(5), ['f 500'], 'what has left has to drain')
 })
@@ -317,7 +321,7 @@ t.test('a bucket that is emptied lets a whole burst leave', async t => {
   const to = route('x')
   for (let count = 0; count < 9; count += 1) send('a', to)
   clock.runUntil(50)
-  shaper.control.reset(buckets[0]!)
+  shaper.engine.reset(buckets[0]!)
   t.same(left, ['a at once', 'a at once', 'a at once', 'a 50', 'a 50', 'a 50'])
 })
 
@@ -353,13 +357,13 @@ t.test(
     const held = ['a', 'b', 'c'].map(name => {
       send(name, to)
       const request = { route: to, stack: buckets, cost: 1 }
-      shaper.control.hold(request)
+      shaper.engine.hold(request)
       return request
     })
     for (const name of ['d', 'e', 'f', 'g']) send(name, to)
     clock.runUntil(450)
     t.equal(left.length, 3, 'so many may be on their way, and no more')
-    for (const request of held) shaper.control.unhold(request, 'sent')
+    for (const request of held) shaper.engine.unhold(request, 'sent')
     clock.runUntil(2_000)
     t.same(left, ['a at once', 'b at once', 'c at once', 'd 450', 'e 550', 'f 650', 'g 750'])
   },

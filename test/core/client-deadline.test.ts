@@ -42,19 +42,19 @@ t.test('a full upstream: each expires at its deadline or after its maxWait, whic
 
 t.test('a blocked upstream, and one that pauses from after the arrival on', async t => {
   const { clock, shaper, gate, fate, admit } = world()
-  shaper.control.block(gate)
+  shaper.engine.block(gate)
   admit('first', 700)
   admit('second', 900)
   admit('third', 5_000)
   clock.runUntil(800)
   t.same(fate, ['first expired 700'])
-  shaper.control.pause(gate, 200)
+  shaper.engine.pause(gate, 200)
   t.same(
     fate.slice(1),
     ['second expired 800'],
     'one that cannot leave by its deadline expires at once, as with maxWait',
   )
-  shaper.control.unblock(gate)
+  shaper.engine.unblock(gate)
   clock.runAll()
   t.same(fate.slice(2), ['third at 1000'])
 })
@@ -84,7 +84,7 @@ t.test('a deadline that moves: later by itself, earlier once that is told', asyn
   t.same(fate, [])
   sooner.deadline = 1_000
   past.deadline = 600
-  shaper.control.deadlinesMoved(gate)
+  shaper.engine.deadlinesMoved(gate)
   t.same(fate, ['past expired 799'])
   clock.runAll()
   t.same(fate.slice(1), ['later expired 800', 'sooner expired 1000'])
@@ -95,8 +95,8 @@ t.test('a shorter maxWait after a reload does not forget the deadline, nor a lon
   admit('hangs')
   admit('deadline', 1_000, 5_000)
   admit('maxWait', 9_000, 5_000)
-  shaper.control.replan([gate], () => 3_000)
-  shaper.control.replan([gate], () => 8_000)
+  shaper.engine.replan([gate], () => 3_000)
+  shaper.engine.replan([gate], () => 8_000)
   clock.runAll()
   t.same(fate, ['deadline expired 1000', 'maxWait expired 3000'])
 })

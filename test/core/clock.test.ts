@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
+import { runs } from '../runs.js'
 
 t.test('the virtual clock moves only when it is told to', async t => {
   const clock = createVirtualClock()
@@ -69,7 +70,7 @@ t.test('cancel', async t => {
   t.equal(cancelLater(), false, 'too late')
 })
 
-t.test('a wake-up is as late as configured, and never early', async () => {
+t.test('property: a wake-up is as late as configured, and never early', async () => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ due: fc.integer({ min: 0, max: 50 }), late: fc.integer({ min: 0, max: 30 }) })),
@@ -88,6 +89,6 @@ t.test('a wake-up is as late as configured, and never early', async () => {
         return wakes.join() === expected.sort((a, b) => a - b).join()
       },
     ),
-    { seed: 6, numRuns: 500 },
+    { seed: 6, numRuns: runs(500) },
   )
 })

@@ -21,7 +21,7 @@ function world(allowed: BucketLimits, { mode = 'shape', maxWait = Infinity, book
   const waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
   const arrivalOf = (client: string, claim?: number): Arrival => ({
     ...{ route, stack: [bucket], cost: 1, client },
-    ...(books && { appointment: { claim } }),
+    ...(books && { appointment: { redeems: claim } }),
   })
   const told = (arrival: Arrival, rejection: Rejection) => {
     const promised = shaper.promise(arrival, rejection, maxWait)
@@ -94,7 +94,7 @@ t.test('who was promised a later moment waits for it, though there is room now',
   const { clock, shaper, bucket, ask, again } = world(limits(5, 10), { mode: 'meter' })
   for (let number = 0; number < 10; number += 1) ask(`first-${number}`)
   for (const client of ['a', 'b', 'c']) ask(client)
-  shaper.control.setLimits(bucket, limits(5, 20))
+  shaper.engine.setLimits(bucket, limits(5, 20))
   t.same(again('c'), [600, 600, 3])
   t.equal(again('d'), 'go', 'one that was promised nothing')
   clock.runUntil(600)

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { DueHeap, type Timed } from '../../src/core/structures/due-heap.js'
+import { runs } from '../runs.js'
 
 interface Entry extends Timed {
   id: number
@@ -24,7 +25,7 @@ const operation = fc.record({
   ),
 })
 
-t.test('behaves like a sorted array', async () => {
+t.test('property: behaves like a sorted array', async () => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 80, size: 'max' }), operations => {
       const timeline = new DueHeap<Entry>()
@@ -63,7 +64,7 @@ t.test('behaves like a sorted array', async () => {
       }
       return timeline.size === 0 && timeline.next === undefined
     }),
-    { seed: 2, numRuns: 1000 },
+    { seed: 2, numRuns: runs(1000) },
   )
 })
 

@@ -3,10 +3,11 @@ import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import type { ClaimAnswer, ClaimRequest, GiveBackRequest, Slot, Store } from '../../src/core/store.js'
+import { shareBy } from '../../src/sharing/shared-room.js'
+import type { ClaimAnswer, ClaimRequest, GiveBackRequest, Slot, Store } from '../../src/sharing/store.js'
+import { StoredBucket } from '../../src/sharing/stored-bucket.js'
+import { enqueue, shardIn } from '../sharing/shard.js'
 import { limits } from './run.js'
-import { shardIn } from './shard.js'
 
 /** One instance on a store that answers each claim after a delay in ms, with the next slot of a list. */
 function instance(slots: (Pick<Slot, 'at' | 'from'> & { after: number })[], perSecond = 20) {
@@ -30,7 +31,7 @@ function instance(slots: (Pick<Slot, 'at' | 'from'> & { after: number })[], perS
     exchange: () => ({ pausedFor: 0, rate: undefined, rateFor: 0 }),
     close: async () => undefined,
   }
-  const shaper = new Shaper({ clock, store })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const bucket = new StoredBucket(limits(perSecond, 10), 'key', () => 'group', shardIn('claimed'))
   const released: { at: number; slot: number }[] = []
   const route = { name: 'route', gate: new Gate() }
@@ -45,7 +46,7 @@ function instance(slots: (Pick<Slot, 'at' | 'from'> & { after: number })[], perS
     released,
     send(count: number) {
       for (let sent = 0; sent < count; sent += 1)
-        shaper.enqueue({ arrival: { route, stack: [bucket], cost: 1 }, waiter, maxWait: Infinity, arrivedAt: 0 })
+        enqueue(shaper, { arrival: { route, stack: [bucket], cost: 1 }, waiter, maxWait: Infinity, arrivedAt: 0 })
       shaper.wake()
     },
     async run(until: number) {

@@ -11,6 +11,7 @@ import {
   Ticket,
 } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { limits, random } from './run.js'
 
 /** The rounding error of sums of periods. */
@@ -136,7 +137,7 @@ function share(world: World, client: Client, from: number): number {
 }
 
 t.test(
-  'a flood of 1000/s on a shared 100/s leaves nine clients of 5/s their latency and all their requests',
+  'long: a flood of 1000/s on a shared 100/s leaves nine clients of 5/s their latency and all their requests',
   async t => {
     for (const aligned of [true, false]) {
       const world = createWorld()
@@ -396,7 +397,7 @@ const costs = fc.constantFrom<number[][]>([1], [5], [1, 5], [1, 2, 0.5], [1, 5, 
 const weights = fc.constantFrom<number[][]>([1], [1, 2], [1, 3], [0.5, 1, 2, 3], [1, 10], [0.1, 1, 4])
 const lanes = fc.integer({ min: 2, max: 9 })
 
-t.test('a waiting lane falls behind another by at most a quantum and the largest cost of each', async t => {
+t.test('property: a waiting lane falls behind another by at most a quantum and the largest cost of each', async t => {
   let worst = 0
   fc.assert(
     fc.property(lanes, costs, weights, fc.boolean(), fc.integer(), (lanes, costs, weights, steady, seed) => {
@@ -404,13 +405,13 @@ t.test('a waiting lane falls behind another by at most a quantum and the largest
       worst = Math.max(worst, part)
       return part <= 1 + EPSILON
     }),
-    { seed: 51, numRuns: 150 },
+    { seed: 51, numRuns: runs(150) },
   )
   t.comment(`at most ${(100 * worst).toFixed(1)} % of the bound`)
   t.ok(worst > 0.4, 'the bound says something')
 })
 
-t.test('the same holds for lanes below tenants', async t => {
+t.test('property: the same holds for lanes below tenants', async t => {
   let worst = 0
   fc.assert(
     fc.property(lanes, costs, weights, fc.integer(), (lanes, costs, weights, seed) => {
@@ -418,7 +419,7 @@ t.test('the same holds for lanes below tenants', async t => {
       worst = Math.max(worst, part)
       return part <= 1 + EPSILON
     }),
-    { seed: 52, numRuns: 100 },
+    { seed: 52, numRuns: runs(100) },
   )
   t.comment(`at most ${(100 * worst).toFixed(1)} % of the bound`)
 })

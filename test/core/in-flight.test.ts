@@ -1,4 +1,5 @@
 /** `maxInFlight` of a bucket: so many requests of one key between their release and the end of their answer. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
@@ -6,12 +7,14 @@ import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
-import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import { type OnOutage, SharedShaper } from '../../src/core/shared-shaper.js'
-import type { AdmitRequest } from '../../src/core/store.js'
+import type { OnOutage } from '../../src/sharing/shard.js'
+import { shareBy } from '../../src/sharing/shared-room.js'
+import type { AdmitRequest } from '../../src/sharing/store.js'
+import { StoredBucket } from '../../src/sharing/stored-bucket.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { often, runs } from '../runs.js'
+import { shardIn } from '../sharing/shard.js'
 import { limits, random } from './run.js'
-import { shardIn } from './shard.js'
 
 const EPSILON = 1e-6
 
@@ -51,9 +54,8 @@ interface Result {
 function play(world: World, arrivals: readonly Arrival[], where: 'memory' | 'store', lateness = () => 0): Result {
   const clock = createVirtualClock({ lateness })
   const store = where === 'store' ? createMemoryStore({ clock }) : undefined
-  const shaper = new Shaper({ clock, ...(store && { store }) })
-  const shared =
-    store && new SharedShaper({ shaper, store, clock, onOutage: world.onOutage ?? 'local', unanswered() {} })
+  const { onOutage = 'local' } = world
+  const shaper = new Shaper({ clock, ...(store && { share: shareBy({ store, clock, onOutage }) }) })
   const shard = shardIn(world.onOutage === undefined ? 'claimed' : 'direct')
   const gate = new Gate(world.gate)
   const routes = { a: { name: 'a', gate }, b: { name: 'b', gate } }
@@ -137,11 +139,7 @@ function play(world: World, arrivals: readonly Arrival[], where: 'memory' | 'sto
     const waiter = waiterOf(id, arrival, stack, false)
     const asked = arrivalOf(arrival, stack)
     const callbacks = { ...waiter, decided }
-    if (arrival.mode === 'meter') {
-      if (shared === undefined) decided(shaper.meter(asked))
-      else shared.meter(asked, callbacks)
-    } else if (shared === undefined) decided(shaper.admit(asked, waiter, world.maxWait))
-    else shared.admit(asked, callbacks, world.maxWait)
+    shaper.arrive(asked, callbacks, arrival.mode, world.maxWait)
     check()
   }
 
@@ -251,19 +249,19 @@ function compare(only: World, arrivals: readonly Arrival[]): number {
   return waits
 }
 
-t.test('one bucket: each request leaves exactly when the model says', async t => {
+t.test('property: one bucket: each request leaves exactly when the model says', async t => {
   let waits = 0
   fc.assert(
     fc.property(arrivalsOf(true), fc.constantFrom(1, 2, 3), fc.constantFrom(5, 100), (arrivals, own, perSecond) => {
       waits += compare({ perSecond, own, everyone: 0, gate: Infinity, maxWait: Infinity }, arrivals)
     }),
-    { seed: 31, numRuns: 1_500 },
+    { seed: 31, numRuns: runs(1_500) },
   )
-  t.ok(waits > 1_000, `${waits} waited for others to end`)
+  t.ok(waits > often(1_000), `${waits} waited for others to end`)
 })
 
 for (const where of ['memory', 'store'] as const) {
-  t.test(`${where}: never too many in flight, in order, and all end`, async () => {
+  t.test(`property: ${where}: never too many in flight, in order, and all end`, async () => {
     fc.assert(
       fc.property(world, arrivalsOf(false), fc.integer(), (world, arrivals, seed) => {
         const next = random(seed)
@@ -271,12 +269,12 @@ for (const where of ['memory', 'store'] as const) {
           inOrder(play(world, arrivals, where, lateness), arrivals)
         }
       }),
-      { numRuns: 1_000 },
+      { numRuns: runs(1_000) },
     )
   })
 }
 
-t.test('while the store is away and everything is forwarded, what is in flight is counted, too', async () => {
+t.test('property: while the store is away and everything is forwarded, what is in flight is counted, too', async () => {
   fc.assert(
     fc.property(world, arrivalsOf(false), (world, arrivals) => {
       play(
@@ -285,7 +283,7 @@ t.test('while the store is away and everything is forwarded, what is in flight i
         'store',
       )
     }),
-    { numRuns: 300 },
+    { numRuns: runs(300) },
   )
 })
 
@@ -357,7 +355,7 @@ t.test(
   'a reload: more places are used at once, fewer as soon as they are free, and what was in flight counts',
   async t => {
     const { shaper, bucket, fast, log, send, leave, clock } = bench(0)
-    const limit = (maxInFlight: number | undefined) => shaper.control.setLimits(bucket, bounded(fast, maxInFlight))
+    const limit = (maxInFlight: number | undefined) => shaper.engine.setLimits(bucket, bounded(fast, maxInFlight))
     for (const name of ['a', 'b', 'c', 'd', 'e', 'f']) send(name)
     clock.runUntil(2)
     t.same(log.splice(0), ['b 1 1', 'c 2 2'])
@@ -412,8 +410,7 @@ t.test('two slots that the store grants at once, where there is one place: one i
   const clock = createVirtualClock()
   const memory = createMemoryStore({ clock })
   const store = Object.create(memory, { admit: { value: async (request: AdmitRequest) => memory.admit(request) } })
-  const shaper = new Shaper({ clock, store })
-  const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const stored = (limits: BucketLimits, key: string) =>
     new StoredBucket(limits, key, (name, key) => `${name}:${key}`, shardIn('claimed')) as SharedBucket
   const everyone = stored(bounded(limits(1_000, 10, 'everyone'), 1), 'all')
@@ -422,7 +419,7 @@ t.test('two slots that the store grants at once, where there is one place: one i
   for (const name of ['a', 'b']) {
     const release = () => log.push(`${name} released ${clock.now()}`)
     const callbacks = { decided() {}, release, expire() {}, reject() {} }
-    shared.admit({ route, stack: [stored(limits(5, 10), name), everyone], cost: 1 }, callbacks, Infinity)
+    shaper.arrive({ route, stack: [stored(limits(5, 10), name), everyone], cost: 1 }, callbacks, 'shape', Infinity)
   }
   await new Promise(resolve => setImmediate(resolve))
   clock.runUntil(100)

@@ -1,4 +1,5 @@
 /** Limits that are known to change at a moment, as when an override ends: what is told holds across that moment. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { timeUntilFit } from '../../src/core/admission/decide.js'
@@ -8,6 +9,7 @@ import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type Arrival, Gate, type Rejection, type SharedBucket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { often, runs } from '../runs.js'
 import { finish, limits } from './run.js'
 
 /** ms. What rounding may add, and what the prediction leaves out for it. */
@@ -23,7 +25,7 @@ function world(before: BucketLimits, after: BucketLimits, at: number) {
   const shaper = new Shaper({ clock })
   const { rate, capacity } = after
   const bucket: SharedBucket = new QueuedBucket({ ...before, next: { at, rate, capacity } })
-  clock.at(at, () => shaper.control.setLimits(bucket, after))
+  clock.at(at, () => shaper.engine.setLimits(bucket, after))
   return { clock, shaper, bucket }
 }
 
@@ -79,7 +81,7 @@ function foretell({ before, after, at, waiting, later, pause }: Change) {
   for (let turn = 0; turn < Math.max(...waiting); turn += 1)
     for (const [place, count] of waiting.entries()) if (turn < count) shaper.admit(arrivals[place]!, IGNORE)
   clock.runUntil(later)
-  if (pause > 0) shaper.control.pause(gate, pause)
+  if (pause > 0) shaper.engine.pause(gate, pause)
   const arrival = arrivalOf(waiting.length)
   const left = gate.pausedFor(later)
   const told = Math.max(0, predictedWait(arrival, later, left))
@@ -91,7 +93,7 @@ function foretell({ before, after, at, waiting, later, pause }: Change) {
   return { told: [told, looked, exact!], waited: slot - later, isCrossing: later < at && slot > at }
 }
 
-t.test('predicted waits across a change are those of the simulation, alone, shared, and in a pause', t => {
+t.test('property: predicted waits across a change are those of the simulation, alone, shared, and in a pause', t => {
   let crossing = 0
   fc.assert(
     fc.property(change, change => {
@@ -99,13 +101,13 @@ t.test('predicted waits across a change are those of the simulation, alone, shar
       if (told.some(wait => Math.abs(wait - waited) > EPSILON)) throw new Error(`told ${told}, waited ${waited}`)
       if (isCrossing) crossing += 1
     }),
-    { numRuns: 3_000 },
+    { numRuns: runs(3_000) },
   )
-  t.ok(crossing > 500, `${crossing} waited across the change`)
+  t.ok(crossing > often(500), `${crossing} waited across the change`)
   t.end()
 })
 
-t.test('Retry-After is never too short, whatever the limits become', t => {
+t.test('property: Retry-After is never too short, whatever the limits become', t => {
   let rejected = 0
   fc.assert(
     fc.property(
@@ -133,8 +135,8 @@ t.test('Retry-After is never too short, whatever the limits become', t => {
         if (again !== undefined) throw new Error(`told ${fit}, ${again.reason} then`)
       },
     ),
-    { numRuns: 3_000 },
+    { numRuns: runs(3_000) },
   )
-  t.ok(rejected > 500, `${rejected} were rejected`)
+  t.ok(rejected > often(500), `${rejected} were rejected`)
   t.end()
 })

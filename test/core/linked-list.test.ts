@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { type Linked, LinkedList } from '../../src/core/structures/linked-list.js'
+import { runs } from '../runs.js'
 
 class Entry implements Linked<Entry> {
   list: object | undefined = undefined
@@ -30,7 +31,7 @@ const operation = fc.oneof(
   { weight: 1, arbitrary: fc.record({ verb: fc.constant('again' as const), which: fc.nat() }) },
 )
 
-t.test('behaves like an array', async () => {
+t.test('property: behaves like an array', async () => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 60, size: 'max' }), operations => {
       const fifo = new LinkedList<Entry>()
@@ -61,7 +62,7 @@ t.test('behaves like an array', async () => {
       }
       return true
     }),
-    { seed: 1, numRuns: 1000 },
+    { seed: 1, numRuns: runs(1000) },
   )
 })
 

@@ -2,6 +2,7 @@
  * All features of the core at once: priorities, bursts, stacks, two upstreams, pauses, requests that are set aside, held, sent
  * again or not sent at all, hang-ups, metered ones, other limits. What must hold in any mixture is checked.
  */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { type BucketLimits, graceAt, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
@@ -16,6 +17,7 @@ import {
 } from '../../src/core/queue/lane.js'
 import { lanesOf } from '../../src/core/queue/tree.js'
 import { type Arrival, Shaper } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 /** ms and cost units. What rounding may add. */
@@ -134,14 +136,14 @@ function play(world: World, steps: readonly Step[]) {
   function setAside(request: Request, waiter: Waiter): void {
     const { arrival, at, arriving } = request
     request.isSpecial = true
-    const ticket = shaper.aside.add(arrival, waiter, request.ticket, at)
+    const ticket = shaper.setAside(arrival, waiter, request.ticket, at)
     if (ticket instanceof Ticket) {
       request.ticket = ticket
       request.state = 'aside'
       clock.at(at + arriving.ready, () => {
         if (request.state !== 'aside') return
         request.state = 'waiting'
-        shaper.aside.comeBack(ticket, now() + world.maxWait)
+        shaper.comeBack(ticket, now() + world.maxWait)
         shaper.wake()
       })
     } else end(request, 'rejected')
@@ -151,9 +153,9 @@ function play(world: World, steps: readonly Step[]) {
   function connect(request: Request, waiter: Waiter): void {
     const { arrival, fate, at } = request
     request.state = 'held'
-    shaper.control.hold(arrival)
+    shaper.engine.hold(arrival)
     clock.at(now() + request.arriving.connect, () => {
-      shaper.control.unhold(arrival, fate === 'connects' ? 'sent' : 'never-sent')
+      shaper.engine.unhold(arrival, fate === 'connects' ? 'sent' : 'never-sent')
       if (fate === 'connects') return send(request)
       if (fate === 'fails') {
         request.fate = 'now'
@@ -228,7 +230,7 @@ function play(world: World, steps: readonly Step[]) {
         return end(request, 'cancelled')
       }
       case 'pause':
-        return void shaper.control.pause(gates[next.gate]!, next.ms)
+        return void shaper.engine.pause(gates[next.gate]!, next.ms)
       case 'meter': {
         const stack = stackOf(next.key)
         const gate = gates[next.gate]!
@@ -239,14 +241,14 @@ function play(world: World, steps: readonly Step[]) {
       case 'rate': {
         const stack = stackOf(next.key)
         const bucket = stack[next.which % stack.length]!
-        return shaper.control.setLimits(bucket, { ...bucket.limits, rate: bucket.limits.rate * next.factor })
+        return shaper.engine.setLimits(bucket, { ...bucket.limits, rate: bucket.limits.rate * next.factor })
       }
       case 'reset': {
         const stack = stackOf(next.key)
-        return shaper.control.reset(stack[next.which % stack.length]!)
+        return shaper.engine.reset(stack[next.which % stack.length]!)
       }
       case 'replan':
-        shaper.control.replan(gates, () => world.maxWait)
+        shaper.engine.replan(gates, () => world.maxWait)
     }
   }
 
@@ -437,7 +439,7 @@ t.test(
         checkOrder(played)
         checkBounds(played)
       }),
-      { seed: 71, numRuns: 500 },
+      { seed: 71, numRuns: runs(500) },
     )
   },
 )
@@ -451,7 +453,7 @@ t.test('property: with connections that open late or fail, too, the bound is tha
       played.finish()
       checkBounds(played)
     }),
-    { seed: 72, numRuns: 500 },
+    { seed: 72, numRuns: runs(500) },
   )
 })
 
@@ -464,7 +466,7 @@ t.test('property: whatever else happens, each has one outcome, nobody stands sti
       played.run('unbounded')
       played.finish()
     }),
-    { seed: 73, numRuns: 500 },
+    { seed: 73, numRuns: runs(500) },
   )
 })
 
@@ -536,7 +538,7 @@ t.test('property: Retry-After is enough with priorities, bursts, pauses, and met
     service: 0,
     maxQueued: Infinity,
   }))
-  fc.assert(fc.property(world, steps, checkPromises), { seed: 74, numRuns: 1_000, examples: TOLD_TOO_LITTLE })
+  fc.assert(fc.property(world, steps, checkPromises), { seed: 74, numRuns: runs(1_000), examples: TOLD_TOO_LITTLE })
 })
 
 t.test('one that makes room with a burst lets nobody overtake a lower number', async t => {

@@ -4,9 +4,9 @@ import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bu
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type Arrival, Gate, type LaneRoute, type SharedBucket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
+import { StoredBucket } from '../../src/sharing/stored-bucket.js'
+import { shardIn } from '../sharing/shard.js'
 import { bursting, finish, limits, random } from './run.js'
-import { shardIn } from './shard.js'
 
 type Random = () => number
 
@@ -69,7 +69,7 @@ function foretell(mix: Mix, random: Random) {
   const arrivals = Array.from({ length: TOLD }, () => arrivalOf(next(random)))
   const [arrival] = arrivals as [Arrival]
   const { gate } = arrival.route
-  if (mix.pause !== undefined) shaper.control.pause(gate, mix.pause * random())
+  if (mix.pause !== undefined) shaper.engine.pause(gate, mix.pause * random())
   const newcomers = arrivals.map(each => ({ arrival: each, pause: each.route.gate.pausedFor(now) }))
   const [alone] = finish(shaper.exactWaits(newcomers.slice(0, 1)))
   const [together] = finish(shaper.exactWaits(newcomers))

@@ -12,6 +12,7 @@ import {
   Ticket,
 } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { often, runs } from '../runs.js'
 import { type Arrival, burst, limits, run, slots } from './run.js'
 
 const EPSILON = 1e-6
@@ -169,7 +170,7 @@ t.test('fair: a newcomer that a pause would make wait too long displaces none th
     const everyone = bucket({ ...FAIR, capacity: 4 })
     const [a, b] = [0, 1].map(() => [bucket(AMPLE), everyone])
     send('a', a!)
-    shaper.control.pause(route.gate, 10_000)
+    shaper.engine.pause(route.gate, 10_000)
     for (let sent = 0; sent < 3; sent += 1) send('a', a!)
     const newcomer = send('b', b!, { maxWait })
     const dropped = all.map(({ drops }) => drops.length)
@@ -310,7 +311,7 @@ function decide({ all, everyone, clock }: Stage, { weights, capacity }: Scene, {
   return choices.length > 0 ? choices : [{ drop: undefined }]
 }
 
-t.test('fair: outcomes equal those of a naive model, and no request is lost', async t => {
+t.test('property: fair: outcomes equal those of a naive model, and no request is lost', async t => {
   let dropped = 0
   let refused = 0
   fc.assert(
@@ -345,10 +346,10 @@ t.test('fair: outcomes equal those of a naive model, and no request is lost', as
       }
       return true
     }),
-    { seed: 61, numRuns: 1000 },
+    { seed: 61, numRuns: runs(1000) },
   )
   t.comment(`${dropped} dropped, ${refused} rejected`)
-  t.ok(dropped > 1_000 && refused > 1_000)
+  t.ok(dropped > often(1_000) && refused > often(1_000))
 })
 
 /** Sends a rejected request again after its Retry-After, with no other arrivals in between. */
@@ -378,24 +379,24 @@ function truthful(scene: Scene, whom: 'dropped' | 'rejected'): boolean {
   return true
 }
 
-t.test('fair: Retry-After is true for rejected requests', async () => {
+t.test('property: fair: Retry-After is true for rejected requests', async () => {
   fc.assert(
     fc.property(scenes([1e9, 40, 20]), scene => truthful(scene, 'rejected')),
-    { seed: 62, numRuns: 150 },
+    { seed: 62, numRuns: runs(150) },
   )
 })
 
-t.test('fair: Retry-After is true for dropped requests', async () => {
+t.test('property: fair: Retry-After is true for dropped requests', async () => {
   fc.assert(
     fc.property(scenes([1e9]), scene => truthful(scene, 'dropped')),
-    { seed: 63, numRuns: 100 },
+    { seed: 63, numRuns: runs(100) },
   )
 })
 
-t.test('fair: Retry-After is true when waiting requests are held by their own buckets', async () => {
+t.test('property: fair: Retry-After is true when waiting requests are held by their own buckets', async () => {
   fc.assert(
     fc.property(scenes([40, 20]), scene => truthful(scene, 'dropped')),
-    { seed: 64, numRuns: 100 },
+    { seed: 64, numRuns: runs(100) },
   )
 })
 
@@ -464,7 +465,7 @@ const arrivals = fc
     })
   })
 
-t.test('fill and blockFor: shape and meter do what a naive model does', async t => {
+t.test('property: fill and blockFor: shape and meter do what a naive model does', async t => {
   const reasons: Record<string, number> = {}
   fc.assert(
     fc.property(punishing, arrivals, fc.constantFrom<('shape' | 'meter')[]>('shape', 'meter'), (p, arrivals, mode) => {
@@ -492,25 +493,25 @@ t.test('fill and blockFor: shape and meter do what a naive model does', async t 
       }
       return true
     }),
-    { seed: 65, numRuns: 3000 },
+    { seed: 65, numRuns: runs(3000) },
   )
   t.ok(
-    ['overflow', 'blocked', 'too-costly'].every(reason => reasons[reason]! > 1_000),
+    ['overflow', 'blocked', 'too-costly'].every(reason => reasons[reason]! > often(1_000)),
     JSON.stringify(reasons),
   )
 })
 
-t.test('fill and blockFor: shape and meter admit alike', async () => {
+t.test('property: fill and blockFor: shape and meter admit alike', async () => {
   fc.assert(
     fc.property(punishing, arrivals, (p, arrivals) => {
       const [shaped, metered] = (['shape', 'meter'] as const).map(mode => run([penal(p)], arrivals, { mode }))
       return shaped!.admitted.join() === metered!.admitted.join()
     }),
-    { seed: 66, numRuns: 2000 },
+    { seed: 66, numRuns: runs(2000) },
   )
 })
 
-t.test('fill and blockFor: Retry-After is true', async () => {
+t.test('property: fill and blockFor: Retry-After is true', async () => {
   fc.assert(
     fc.property(punishing, arrivals, fc.constantFrom<('shape' | 'meter')[]>('shape', 'meter'), (p, arrivals, mode) => {
       const stack = [penal(p)]
@@ -529,31 +530,34 @@ t.test('fill and blockFor: Retry-After is true', async () => {
       }
       return true
     }),
-    { seed: 67, numRuns: 300 },
+    { seed: 67, numRuns: runs(300) },
   )
 })
 
-t.test('fill: an admitted request waits no longer than the level it found, however hard others hammer', async () => {
-  fc.assert(
-    fc.property(punishing, arrivals, (p, arrivals) => {
-      const stack = [penal(p)]
-      const levels: number[] = []
-      const { outcomes } = run(stack, arrivals, {
-        watch: ([bucket], now) => {
-          levels.push(bucket!.level(now))
-          return () => {}
-        },
-      })
-      for (const [index, { slot, arrival }] of outcomes.entries()) {
-        if (slot === undefined) continue
-        const longest = levels[index]! / stack[0]!.rate
-        must(slot - arrival.at <= longest + 1e-3, () => `${slot - arrival.at} ms instead of ${longest}`)
-      }
-      return true
-    }),
-    { seed: 68, numRuns: 1000 },
-  )
-})
+t.test(
+  'property: fill: an admitted request waits no longer than the level it found, however hard others hammer',
+  async () => {
+    fc.assert(
+      fc.property(punishing, arrivals, (p, arrivals) => {
+        const stack = [penal(p)]
+        const levels: number[] = []
+        const { outcomes } = run(stack, arrivals, {
+          watch: ([bucket], now) => {
+            levels.push(bucket!.level(now))
+            return () => {}
+          },
+        })
+        for (const [index, { slot, arrival }] of outcomes.entries()) {
+          if (slot === undefined) continue
+          const longest = levels[index]! / stack[0]!.rate
+          must(slot - arrival.at <= longest + 1e-3, () => `${slot - arrival.at} ms instead of ${longest}`)
+        }
+        return true
+      }),
+      { seed: 68, numRuns: runs(1000) },
+    )
+  },
+)
 
 t.test('fill: hammering neither delays waiting requests nor releases them in a burst', async t => {
   const hammer = Array.from({ length: 2_000 }, (_, index) => ({ at: 1 + index }))
@@ -632,7 +636,7 @@ t.test('fill: a change of the rate keeps the fill behind waiting requests', asyn
     t.equal(own.level(at), 5)
   }
   // 60 ms of a period are left, and take twice as long.
-  shaper.control.setLimits(own, { ...limits(5, 5), overflow: 'fill' })
+  shaper.engine.setLimits(own, { ...limits(5, 5), overflow: 'fill' })
   t.equal(own.level(140), 5)
   clock.runAll()
   t.same(

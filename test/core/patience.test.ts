@@ -2,8 +2,7 @@
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Departures } from '../../src/core/patience/departures.js'
-import { ONE_IN, Patience } from '../../src/core/patience/patience.js'
+import { Departures, ONE_IN, Patience } from '../../src/core/patience/patience.js'
 import { ServiceTime } from '../../src/core/patience/service-time.js'
 import { Gate, type Lane, type Source, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
@@ -93,13 +92,13 @@ function simulate({ clients, seconds, from = 0, service = 300, learns = true }: 
         isTrial = true
         tally.trials += 1
         route.gate.enter()
-        ticket = shaper.aside.add(arrival, waiter, released, at) as Ticket
+        ticket = shaper.setAside(arrival, waiter, released, at) as Ticket
         shaper.wake(route.gate, stack)
         const waiting = ticket
         clock.at(at + patience.trialUntil(waited() + left), () => {
           if (isOver) return
           isProven = true
-          shaper.aside.comeBack(waiting, Infinity)
+          shaper.comeBack(waiting, Infinity)
           shaper.wake()
         })
         return

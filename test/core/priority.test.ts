@@ -5,6 +5,7 @@ import { allSources } from '../../src/core/bucket/waiting.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type Source, Ticket } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { type Arrival, limits, type Outcome, random, run, worstExcess } from './run.js'
 
 const EPSILON = 1e-6
@@ -465,7 +466,7 @@ t.test('property: nothing is lost, a class is first in, first out, and buckets k
         )
       }
     }),
-    { seed: 51, numRuns: 500 },
+    { seed: 51, numRuns: runs(500) },
   )
 })
 
@@ -489,7 +490,7 @@ t.test('property: with a minShare of 0 nothing leaves a bucket before a lower nu
         must(passed === undefined, () => `class ${classOf(passed!)} was passed at ${slot}`)
       }
     }),
-    { seed: 52, numRuns: 500 },
+    { seed: 52, numRuns: runs(500) },
   )
 })
 
@@ -526,6 +527,6 @@ t.test('property: requests make room only for a lower number, and only if that i
         },
       })
     }),
-    { seed: 53, numRuns: 500 },
+    { seed: 53, numRuns: runs(500) },
   )
 })

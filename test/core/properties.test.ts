@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { type BucketLimits, graceAt } from '../../src/core/bucket/queued-bucket.js'
+import { often, runs } from '../runs.js'
 import { type Arrival, limits, type Moment, type Outcome, type Run, random, run, slots, worstExcess } from './run.js'
 
 const EPSILON = 1e-6
@@ -92,18 +93,18 @@ function balanced({ shaper, bucketTable, outcomes, now }: Moment): void {
   }
 }
 
-t.test('shape and meter admit the same requests', async () => {
+t.test('property: shape and meter admit the same requests', async () => {
   fc.assert(
     fc.property(oneBucket, arrivalsOf(), (stack, arrivals) => {
       const shaped = run(stack, arrivals)
       const metered = run(stack, arrivals, { mode: 'meter' })
       return shaped.admitted.join() === metered.admitted.join()
     }),
-    { seed: 11, numRuns: 1000 },
+    { seed: 11, numRuns: runs(1000) },
   )
 })
 
-t.test('shape and meter admit the same requests, also when wake-ups are late within the grace', async () => {
+t.test('property: shape and meter admit the same requests, also when wake-ups are late within the grace', async () => {
   fc.assert(
     fc.property(oneBucket, arrivalsOf(), fc.integer(), (stack, arrivals, seed) => {
       const next = random(seed)
@@ -112,11 +113,11 @@ t.test('shape and meter admit the same requests, also when wake-ups are late wit
       const metered = run(stack, arrivals, { mode: 'meter' })
       return shaped.admitted.join() === metered.admitted.join()
     }),
-    { seed: 12, numRuns: 1000 },
+    { seed: 12, numRuns: runs(1000) },
   )
 })
 
-t.test('lateness within the grace changes neither verdicts nor slots', async () => {
+t.test('property: lateness within the grace changes neither verdicts nor slots', async () => {
   fc.assert(
     fc.property(oneBucket, arrivalsOf(), fc.integer(), (stack, arrivals, seed) => {
       const next = random(seed)
@@ -129,24 +130,27 @@ t.test('lateness within the grace changes neither verdicts nor slots', async () 
         ({ slot }, index) => slot === undefined || Math.abs(slot - late.outcomes[index]!.slot!) < EPSILON,
       )
     }),
-    { seed: 13, numRuns: 1000 },
+    { seed: 13, numRuns: runs(1000) },
   )
 })
 
-t.test('never more than r x (W + grace) + c through a bucket, with late wake-ups, bodies and hang-ups', async () => {
-  fc.assert(
-    fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), lateness, (stack, arrivals, late) => {
-      const outcome = run(stack, arrivals, { lateness: late })
-      for (const [bucket, released, grace] of throughBuckets(stack, outcome)) {
-        if (worstExcess(bucket, released, grace) > EPSILON) return false
-      }
-      return true
-    }),
-    { seed: 14, numRuns: 2000 },
-  )
-})
+t.test(
+  'property: never more than r x (W + grace) + c through a bucket, with late wake-ups, bodies and hang-ups',
+  async () => {
+    fc.assert(
+      fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), lateness, (stack, arrivals, late) => {
+        const outcome = run(stack, arrivals, { lateness: late })
+        for (const [bucket, released, grace] of throughBuckets(stack, outcome)) {
+          if (worstExcess(bucket, released, grace) > EPSILON) return false
+        }
+        return true
+      }),
+      { seed: 14, numRuns: runs(2000) },
+    )
+  },
+)
 
-t.test('on time: never more than r x W + c, and the grace where a bucket is not the last', async () => {
+t.test('property: on time: never more than r x W + c, and the grace where a bucket is not the last', async () => {
   fc.assert(
     fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), (stack, arrivals) => {
       const outcome = run(stack, arrivals)
@@ -164,11 +168,11 @@ t.test('on time: never more than r x W + c, and the grace where a bucket is not 
       }
       return true
     }),
-    { seed: 15, numRuns: 1000 },
+    { seed: 15, numRuns: runs(1000) },
   )
 })
 
-t.test('no release before its slot, no slot before the arrival or before the bucket is free', async () => {
+t.test('property: no release before its slot, no slot before the arrival or before the bucket is free', async () => {
   fc.assert(
     fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), lateness, (stack, arrivals, late) => {
       const outcome = run(stack, arrivals, { lateness: late })
@@ -185,11 +189,11 @@ t.test('no release before its slot, no slot before the arrival or before the buc
       }
       return true
     }),
-    { seed: 16, numRuns: 1000 },
+    { seed: 16, numRuns: runs(1000) },
   )
 })
 
-t.test('every request is in exactly one place at any moment, and the levels match', async () => {
+t.test('property: every request is in exactly one place at any moment, and the levels match', async () => {
   const options = fc.record({
     maxWait: fc.constantFrom(Infinity, Infinity, 100, 1_000),
     maxQueued: fc.constantFrom(Infinity, 3, 10),
@@ -214,11 +218,11 @@ t.test('every request is in exactly one place at any moment, and the levels matc
       }
       return true
     }),
-    { seed: 17, numRuns: 1000 },
+    { seed: 17, numRuns: runs(1000) },
   )
 })
 
-t.test('first in, first out in every lane', async () => {
+t.test('property: first in, first out in every lane', async () => {
   const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y'] })
   fc.assert(
     fc.property(anyStack, arrivals, lateness, fc.constantFrom(Infinity, 2), (stack, arrivals, late, maxInFlight) => {
@@ -232,7 +236,7 @@ t.test('first in, first out in every lane', async () => {
       }
       return true
     }),
-    { seed: 18, numRuns: 1000 },
+    { seed: 18, numRuns: runs(1000) },
   )
 })
 
@@ -268,7 +272,7 @@ t.test('a saturated shared bucket releases 99.9 % of r with any set of lanes', a
   t.ok(worstExcess(stack[1]!, released) <= EPSILON)
 })
 
-t.test('a rejected request changes no level', async () => {
+t.test('property: a rejected request changes no level', async () => {
   let rejections = 0
   fc.assert(
     fc.property(anyStack, arrivalsOf(), fc.constantFrom(Infinity, 150), (stack, arrivals, maxWait) => {
@@ -288,12 +292,12 @@ t.test('a rejected request changes no level', async () => {
       })
       return kept
     }),
-    { seed: 19, numRuns: 500 },
+    { seed: 19, numRuns: runs(500) },
   )
-  must(rejections > 1_000, () => `only ${rejections} rejections`)
+  must(rejections > often(1_000), () => `only ${rejections} rejections`)
 })
 
-t.test('all or none: an admitted request is added to every bucket of its stack', async () => {
+t.test('property: all or none: an admitted request is added to every bucket of its stack', async () => {
   fc.assert(
     fc.property(stackOfTwo, arrivalsOf(), (stack, arrivals) => {
       let kept = true
@@ -311,7 +315,7 @@ t.test('all or none: an admitted request is added to every bucket of its stack',
       })
       return kept
     }),
-    { seed: 20, numRuns: 500 },
+    { seed: 20, numRuns: runs(500) },
   )
 })
 
@@ -324,7 +328,7 @@ function worldWithout({ outcomes }: Run): { others: Outcome[]; world: Arrival[] 
   return { others, world: others.map(({ arrival: { cancelAt: _, ...arrival } }) => arrival) }
 }
 
-t.test('cancel: later requests move up, exactly', async () => {
+t.test('property: cancel: later requests move up, exactly', async () => {
   let cancelled = 0
   fc.assert(
     fc.property(oneBucket, arrivalsOf({ cancels: true }), (stack, arrivals) => {
@@ -335,22 +339,25 @@ t.test('cancel: later requests move up, exactly', async () => {
       if (ideal.admitted.length !== world.length) return false
       return others.every(({ slot }, index) => Math.abs(slot! - ideal.outcomes[index]!.slot!) < EPSILON)
     }),
-    { seed: 21, numRuns: 1000 },
+    { seed: 21, numRuns: runs(1000) },
   )
-  must(cancelled > 500, () => `only ${cancelled} cancelled`)
+  must(cancelled > often(500), () => `only ${cancelled} cancelled`)
 })
 
-t.test('cancel: a bucket with several lanes has the slots that it has without the cancelled requests', async () => {
-  const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y', 'z'], keys: ['a'], costs: fc.constant(1) })
-  fc.assert(
-    fc.property(oneBucket, arrivals, (stack, arrivals) => {
-      const real = run(stack, arrivals)
-      const ideal = run(stack, worldWithout(real).world)
-      return slots(real).join() === slots(ideal).join()
-    }),
-    { seed: 22, numRuns: 1000 },
-  )
-})
+t.test(
+  'property: cancel: a bucket with several lanes has the slots that it has without the cancelled requests',
+  async () => {
+    const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y', 'z'], keys: ['a'], costs: fc.constant(1) })
+    fc.assert(
+      fc.property(oneBucket, arrivals, (stack, arrivals) => {
+        const real = run(stack, arrivals)
+        const ideal = run(stack, worldWithout(real).world)
+        return slots(real).join() === slots(ideal).join()
+      }),
+      { seed: 22, numRuns: runs(1000) },
+    )
+  },
+)
 
 t.test('cancel: ten thousand at once do not affect others', async t => {
   const stack = [limits(5, 20_000)]

@@ -1,4 +1,5 @@
 /** Changing limits while requests wait. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
@@ -6,6 +7,7 @@ import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 const KEYS = ['a', 'b', 'c']
@@ -44,7 +46,7 @@ const step = fc.oneof(
   },
 )
 
-t.test('random reloads, cancels and tiers: no request is lost, notified twice, or out of order', async () => {
+t.test('property: random reloads, cancels and tiers: no request is lost, notified twice, or out of order', async () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 80, size: 'max' }), steps => {
       const clock = createVirtualClock()
@@ -112,12 +114,12 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
             [...bucketTable.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),
           )
           for (const [key, bucket] of bucketTable.entries('client')) {
-            shaper.control.setLimits(bucket, key === 'c' ? gold : client)
+            shaper.engine.setLimits(bucket, key === 'c' ? gold : client)
             if (bucket.level(clock.now()) > before.get(key)! + 1e-9) throw new Error(`${key}: a reload filled it`)
           }
-          for (const [, bucket] of bucketTable.entries('everyone')) shaper.control.setLimits(bucket, everyone)
+          for (const [, bucket] of bucketTable.entries('everyone')) shaper.engine.setLimits(bucket, everyone)
           const told = expired.count
-          const counted = [...shaper.control.replan([gate], () => maxWait).values()].reduce(
+          const counted = [...shaper.engine.replan([gate], () => maxWait).values()].reduce(
             (sum, count) => sum + count,
             0,
           )
@@ -129,7 +131,7 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
       check()
       return shaper.queued === 0
     }),
-    { seed: 77, numRuns: 1_500, includeErrorInReport: true },
+    { seed: 77, numRuns: runs(1_500), includeErrorInReport: true },
   )
 })
 
@@ -152,8 +154,8 @@ t.test('a lower rate: requests that would now exceed maxWait expire at once, ear
     )
   }
   clock.runUntil(100)
-  for (const [, bucket] of bucketTable.entries('client')) shaper.control.setLimits(bucket, limits(2, 10))
-  t.same([...shaper.control.replan([gate], () => 1_000)], [['api', 3]])
+  for (const [, bucket] of bucketTable.entries('client')) shaper.engine.setLimits(bucket, limits(2, 10))
+  t.same([...shaper.engine.replan([gate], () => 1_000)], [['api', 3]])
   t.same(fate, ['1 released 100', '3 expired 100', '4 expired 100', '5 expired 100'])
   clock.runAll()
   t.equal(fate.at(-1), '2 released 600')
@@ -169,7 +171,7 @@ t.test('a higher rate: waiting requests leave earlier, from the current level', 
   const waiter = { release: (slot: number) => slots.push(slot), expire() {}, reject() {} }
   for (let place = 0; place < 4; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   clock.runUntil(500)
-  shaper.control.setLimits(bucket, limits(10, 10))
+  shaper.engine.setLimits(bucket, limits(10, 10))
   t.equal(bucket.level(500), 3.5)
   clock.runAll()
   t.same(slots, [550, 650, 750])
@@ -185,7 +187,7 @@ t.test('reset: the past is forgotten, and waiting requests may leave', async t =
   for (let place = 0; place < 3; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   t.equal(bucket.blockedFor(0), Infinity)
   clock.runUntil(200)
-  shaper.control.reset(bucket)
+  shaper.engine.reset(bucket)
   t.equal(bucket.blockedFor(200), 0)
   clock.runUntil(201)
   t.equal(slots.length, 1)

@@ -147,7 +147,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     const { at, readyAt = at } = outcome.arrival
     if (readyAt <= clock.now() || options.mode === 'meter') return release(outcome, slot)
     outcome.asideAt = clock.now()
-    const aside = shaper.aside.add(request, waiter, tickets.get(outcome), at)
+    const aside = shaper.setAside(request, waiter, tickets.get(outcome), at)
     if ('reason' in aside) outcome.rejection = aside
     else tickets.set(outcome, aside)
     shaper.wake(gate)
@@ -158,7 +158,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     const { asideAt, cancelled, rejection } = outcome
     if (asideAt === undefined || cancelled || rejection !== undefined) return
     const { maxWait = Infinity } = options
-    shaper.aside.comeBack(tickets.get(outcome)!, clock.now() + maxWait)
+    shaper.comeBack(tickets.get(outcome)!, clock.now() + maxWait)
     shaper.wake()
   }
 

@@ -1,10 +1,12 @@
 /** The time between a release and its sending counts: the bound holds for the times of sending. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { type Clock, createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 /** Sends `count` requests at `rate` per second; sending the nth takes `takes(nth)` ms of the process. */
@@ -43,7 +45,7 @@ function worstExcess(sent: readonly number[], rate: number): number {
   return worst
 }
 
-t.test('no window exceeds the bound, however long sending takes', t => {
+t.test('property: no window exceeds the bound, however long sending takes', t => {
   const rate = fc.constantFrom(100, 500, 1_000, 5_000)
   const pauses = fc.array(fc.constantFrom(0, 0, 0, 0, 0, 0.05, 0.3, 1.1, 2.2, 4.5, 30), {
     minLength: 60,
@@ -56,7 +58,7 @@ t.test('no window exceeds the bound, however long sending takes', t => {
       const excess = worstExcess(sent, rate)
       if (excess > 1e-6) throw new Error(`${excess} above the bound`)
     }),
-    { numRuns: 500 },
+    { numRuns: runs(500) },
   )
   t.end()
 })
@@ -67,7 +69,7 @@ t.test('a pause in sending within the grace costs no rate', t => {
   t.end()
 })
 
-t.test('no window exceeds the bound, however long requests wait for their connections', t => {
+t.test('property: no window exceeds the bound, however long requests wait for their connections', t => {
   const rate = fc.constantFrom(100, 500, 1_000, 5_000)
   const waits = fc.array(fc.constantFrom(0, 0, 0, 0.05, 0.3, 1.1, 2.2, 4.5, 30), { minLength: 60, maxLength: 60 })
   fc.assert(
@@ -84,10 +86,10 @@ t.test('no window exceeds the bound, however long requests wait for their connec
           const wait = waits[passed.length]!
           passed.push(client)
           if (wait === 0) return void sent.push(clock.now())
-          if (!shaper.control.hold(request)) throw new Error('not held')
+          if (!shaper.engine.hold(request)) throw new Error('not held')
           clock.at(clock.now() + wait, () => {
             sent.push(clock.now())
-            shaper.control.unhold(request, 'sent')
+            shaper.engine.unhold(request, 'sent')
           })
         }
         const waiter = { release, expire: () => t.fail('expired'), reject: () => t.fail('rejected') }
@@ -103,7 +105,7 @@ t.test('no window exceeds the bound, however long requests wait for their connec
       const excess = worstExcess(sent, rate)
       if (excess > 1e-6) throw new Error(`${excess} above the bound`)
     }),
-    { numRuns: 300 },
+    { numRuns: runs(300) },
   )
   t.end()
 })
@@ -121,13 +123,13 @@ t.test('a request that is never sent after all holds its buckets no longer', t =
   }
   const first = { route, stack, cost: 1 }
   t.equal(shaper.admit(first, waiter), 'released')
-  t.ok(shaper.control.hold(first))
+  t.ok(shaper.engine.hold(first))
   shaper.admit({ route, stack, cost: 1 }, waiter)
   shaper.admit({ route, stack, cost: 1 }, waiter)
   clock.runUntil(900)
   t.same(released, [], 'nothing passes')
   t.equal(stack[0]!.freeAt, 100, 'the forecast stays finite')
-  shaper.control.unhold(first, 'never-sent')
+  shaper.engine.unhold(first, 'never-sent')
   clock.runUntil(900)
   t.same(released, [900, 900], 'what was due while they were held, up to a period of it')
   shaper.admit({ route, stack, cost: 1 }, waiter)

@@ -1,9 +1,11 @@
 /** Requests that cannot be sent at their turn: they are passed over until they can. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { Gate, type Lane, type Source } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { often, runs } from '../runs.js'
 import { type Arrival, limits, type Outcome, type Run, random, run, slots } from './run.js'
 
 const EPSILON = 1e-6
@@ -44,7 +46,7 @@ t.test('its slot is free again however long the decision took', async t => {
   const request = { route, stack: [bucket], cost: 1 }
   const waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
   t.equal(shaper.admit(request, waiter), 'released')
-  shaper.aside.add(request, waiter, undefined, 0)
+  shaper.setAside(request, waiter, undefined, 0)
   t.equal(shaper.admit(request, waiter), 'released', 'the next one passes at once')
 })
 
@@ -184,7 +186,7 @@ function model(
   return left as (number | null)[]
 }
 
-t.test('one lane does what a simple model does', async t => {
+t.test('property: one lane does what a simple model does', async t => {
   const one = fc.record({
     gap: fc.constantFrom(0.5, 1, 10.25, 50, 333.25, 1_000),
     cost: fc.constantFrom(1, 1, 2, 0.5, 1.7),
@@ -214,12 +216,12 @@ t.test('one lane does what a simple model does', async t => {
         })
       },
     ),
-    { seed: 21, numRuns: 2_000 },
+    { seed: 21, numRuns: runs(2_000) },
   )
-  t.ok(aside > 5_000, `${aside} were set aside`)
+  t.ok(aside > often(5_000), `${aside} were set aside`)
 })
 
-t.test('in every lane those that are ready leave first in, first out; nobody is forgotten', async t => {
+t.test('property: in every lane those that are ready leave first in, first out; nobody is forgotten', async t => {
   const one = fc.record({
     gap: fc.constantFrom(0.5, 1, 25, 100, 333.25),
     key: fc.constantFrom('a', 'b', 'c'),
@@ -257,9 +259,9 @@ t.test('in every lane those that are ready leave first in, first out; nobody is 
         return justified && isOver(shaped)
       },
     ),
-    { seed: 22, numRuns: 1_000 },
+    { seed: 22, numRuns: runs(1_000) },
   )
-  t.ok(overtaken > 5_000, `${overtaken} were overtaken`)
+  t.ok(overtaken > often(5_000), `${overtaken} were overtaken`)
 })
 
 /** Each request that was overtaken in its lane, and by which. */

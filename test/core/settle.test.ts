@@ -1,4 +1,5 @@
 /** Costs that differ in the buckets of a stack, and costs that are known only after the release. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { predictedWait } from '../../src/core/admission/predicted-wait.js'
@@ -6,6 +7,7 @@ import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bu
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type Source, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { often, runs } from '../runs.js'
 import { limits } from './run.js'
 
 interface Sent {
@@ -31,7 +33,7 @@ function world(all: readonly BucketLimits[]) {
     return verdict
   }
   const settle = (differences: readonly number[]) =>
-    shaper.control.settle({ stack, cost: differences.at(-1)! || 1, costs: differences })
+    shaper.engine.settleCost({ stack, cost: differences.at(-1)! || 1, costs: differences })
   return { clock, shaper, stack, route, sent, send, settle, times: () => sent.map(({ at }) => at) }
 }
 
@@ -64,7 +66,7 @@ t.test('all buckets admit a cost or none does', async t => {
   t.match(send([4, 1]), { reason: 'too-costly', buckets: [stack[0]] })
 })
 
-t.test('the predicted wait of a newcomer is exact, and so is the time until its cost fits', async t => {
+t.test('property: the predicted wait of a newcomer is exact, and so is the time until its cost fits', async t => {
   let rejected = 0
   const burst = fc.constantFrom(undefined, undefined, 2, 6)
   const capacities = fc.tuple(fc.integer({ min: 5, max: 20 }), fc.integer({ min: 5, max: 20 }))
@@ -99,9 +101,9 @@ t.test('the predicted wait of a newcomer is exact, and so is the time until its 
         if (Math.abs(left! - Math.max(0, wait)) > 1e-3) throw new Error(`left at ${left}, predicted ${wait}`)
       },
     ),
-    { numRuns: 500 },
+    { numRuns: runs(500) },
   )
-  t.ok(rejected > 50, `${rejected}`)
+  t.ok(rejected > often(50), `${rejected}`)
 })
 
 t.test(
@@ -199,7 +201,7 @@ function checkBound(log: readonly Entry[], burst: number): void {
   }
 }
 
-t.test('the bound: what passes, with what is added and without what is taken off', async () => {
+t.test('property: the bound: what passes, with what is added and without what is taken off', async () => {
   const step = fc.record({
     gap: fc.double({ min: 0, max: 300, noNaN: true }),
     cost,
@@ -231,6 +233,6 @@ t.test('the bound: what passes, with what is added and without what is taken off
       clock.runAll()
       checkBound(log, burst ?? 0)
     }),
-    { numRuns: 500 },
+    { numRuns: runs(500) },
   )
 })

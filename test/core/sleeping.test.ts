@@ -1,4 +1,5 @@
 /** Instances that sleep between requests decide as those that stay awake, and are found wherever their row has moved. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
@@ -6,7 +7,8 @@ import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { hashOf, randomSeed } from '../../src/core/structures/string-hash.js'
+import { hashOf, randomSeed } from '../../src/core/structures/text.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 const LIMITS = limits(1, 10)
@@ -111,7 +113,7 @@ const step = fc.record({
   time: fc.constantFrom(1, 333, 2_000),
 })
 
-t.test('with sleep and without, all decisions are the same', async () => {
+t.test('property: with sleep and without, all decisions are the same', async () => {
   fc.assert(
     fc.property(
       fc.array(step, { maxLength: 60, size: 'max' }),
@@ -121,7 +123,7 @@ t.test('with sleep and without, all decisions are the same', async () => {
         if (`${awake}` !== `${asleep}`) throw new Error(`${awake}\nbut with sleep\n${asleep}`)
       },
     ),
-    { seed: 15, numRuns: 500 },
+    { seed: 15, numRuns: runs(500) },
   )
 })
 
@@ -164,7 +166,7 @@ function decide(
   const bucket = table.find(own, key, now)
   if (bucket === undefined) return void told.push('no place')
   if (resting) table.hold(bucket)
-  if (bucket.limits !== own) shaper.control.setLimits(bucket, own)
+  if (bucket.limits !== own) shaper.engine.setLimits(bucket, own)
   const arrival = { route: { name: key, gate }, stack: [bucket], cost }
   const end = (): void => {
     if (resting) table.rest(bucket)

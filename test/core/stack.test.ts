@@ -11,6 +11,7 @@ import {
   Ticket,
 } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { type Arrival, burst, limits, random, run, slots } from './run.js'
 
 const CLIENT = limits(100, 1_000)
@@ -85,7 +86,7 @@ t.test('shares are by cost, not by number of requests', async t => {
   t.ok(Math.abs(sum.a! - sum.b!) <= 8, JSON.stringify(sum))
 })
 
-t.test('the shared bucket is never idle while a request could leave', async () => {
+t.test('property: the shared bucket is never idle while a request could leave', async () => {
   const cost = fc.constantFrom(1, 2, 0.5, 0.1)
   const sent = fc.record({ gap: fc.constantFrom(0, 0, 10, 30, 100), key: fc.constantFrom('a', 'b', 'c', 'd'), cost })
   fc.assert(
@@ -108,7 +109,7 @@ t.test('the shared bucket is never idle while a request could leave', async () =
       }
       return true
     }),
-    { seed: 31, numRuns: 300 },
+    { seed: 31, numRuns: runs(300) },
   )
 })
 
@@ -157,7 +158,7 @@ t.test('a gate lets requests through up to its limit, and in order', async t => 
   t.equal(gate.awaited, false)
 })
 
-t.test('a gate never exceeds its limit, and stays busy', async () => {
+t.test('property: a gate never exceeds its limit, and stays busy', async () => {
   const options = fc.record({
     maxInFlight: fc.integer({ min: 1, max: 4 }),
     service: fc.constantFrom(1, 30, 100, 250),
@@ -180,7 +181,7 @@ t.test('a gate never exceeds its limit, and stays busy', async () => {
         return inFlight.length <= maxInFlight
       })
     }),
-    { seed: 32, numRuns: 300 },
+    { seed: 32, numRuns: runs(300) },
   )
 })
 

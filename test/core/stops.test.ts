@@ -105,21 +105,24 @@ t.test('a closed tab says nothing, a page that is given up after the same time d
 })
 
 for (const perSecond of [20, 200, 2_000, 20_000]) {
-  t.test(`behind one address: many programs at ${perSecond} hang-ups/s are no stop`, async t => {
-    const patience = new Patience()
-    const chance = random(1)
-    let [now, known, asked] = [0, 0, 0]
-    while (now < 5_000) {
-      now += (-Math.log(1 - chance()) * 1_000) / perSecond
-      // Their patience is spread widely: 1386 ms is the median.
-      patience.left('proxy', -Math.log(1 - chance()) * 2_000, now)
-      if (now < 2_000) continue
-      asked += 1
-      const longest = patience.longest('proxy', now)
-      if (longest > 800 && longest < 2_200) known += 1
-    }
-    t.ok(known > 0.97 * asked, `${known} of ${asked}`)
-  })
+  t.test(
+    `${perSecond === 20_000 ? 'long: ' : ''}behind one address: many programs at ${perSecond} hang-ups/s are no stop`,
+    async t => {
+      const patience = new Patience()
+      const chance = random(1)
+      let [now, known, asked] = [0, 0, 0]
+      while (now < 5_000) {
+        now += (-Math.log(1 - chance()) * 1_000) / perSecond
+        // Their patience is spread widely: 1386 ms is the median.
+        patience.left('proxy', -Math.log(1 - chance()) * 2_000, now)
+        if (now < 2_000) continue
+        asked += 1
+        const longest = patience.longest('proxy', now)
+        if (longest > 800 && longest < 2_200) known += 1
+      }
+      t.ok(known > 0.97 * asked, `${known} of ${asked}`)
+    },
+  )
 }
 
 t.test('one of two tools behind an address that stops has not left, a part of one has', async t => {

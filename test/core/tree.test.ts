@@ -1,4 +1,5 @@
 /** The tree of lanes and share nodes: who stands where, and that turns go on when a share node takes a lane's place. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
@@ -13,6 +14,7 @@ import {
 } from '../../src/core/queue/lane.js'
 import { findLane, lanesBelow, sourcesBelow } from '../../src/core/queue/tree.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 
 function bucketOf(rate: number): SharedBucket {
   return new QueuedBucket<Source, Lane>({ name: 'bucket', rate, capacity: 1e9 })
@@ -113,7 +115,7 @@ const load = fc.array(
   { minLength: 2, maxLength: 30 },
 )
 
-t.test('lanes that come and go leave no trace, and nobody is forgotten', async () => {
+t.test('property: lanes that come and go leave no trace, and nobody is forgotten', async () => {
   fc.assert(
     fc.property(load, fc.constantFrom(0.0005, 0.005), (arrivals, rate) => {
       const { clock, gate, wait, left } = setup()
@@ -134,7 +136,7 @@ t.test('lanes that come and go leave no trace, and nobody is forgotten', async (
       if (gate.root.count !== 0 || gate.root.weight !== 0) throw new Error('somebody is left below the gate')
       if ([...clients, everyone].some(({ isPlain }) => !isPlain)) throw new Error('waiting state')
     }),
-    { seed: 3, numRuns: 500 },
+    { seed: 3, numRuns: runs(500) },
   )
 })
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { formatDuration, formatRate, parseDuration, parseRate } from '../../src/core/units.js'
+import { runs } from '../runs.js'
 
 t.test('every form of a rate', async t => {
   const forms: [string | number, number][] = [
@@ -130,20 +131,20 @@ t.test('durations are written with a unit that suits their size', async t => {
   for (const [ms, text] of written) t.equal(formatDuration(ms), text)
 })
 
-t.test('written values can be parsed, and are the same to six digits', async () => {
+t.test('property: written values can be parsed, and are the same to six digits', async () => {
   const close = (a: number, b: number): boolean => Math.abs(a - b) <= 5.1e-6 * Math.abs(b)
   const size = fc.double({ min: -5, max: 10, noNaN: true }).map(exponent => 10 ** exponent)
   fc.assert(
     fc.property(size, value => close(parseRate(formatRate(value / 1e6)), value / 1e6)),
-    { seed: 3, numRuns: 2000 },
+    { seed: 3, numRuns: runs(2000) },
   )
   fc.assert(
     fc.property(size, value => close(parseDuration(formatDuration(value)), value)),
-    { seed: 4, numRuns: 2000 },
+    { seed: 4, numRuns: runs(2000) },
   )
 })
 
-t.test('a written value stays the same when it is parsed and written again', async () => {
+t.test('property: a written value stays the same when it is parsed and written again', async () => {
   const count = fc.integer({ min: 1, max: 99_999 }).map(value => value / 10)
   const unit = fc.constantFrom('ms', 's', 'm', 'h', 'd')
   fc.assert(
@@ -152,7 +153,7 @@ t.test('a written value stays the same when it is parsed and written again', asy
       const duration = formatDuration(parseDuration(`${value}${name}`))
       return formatRate(parseRate(rate)) === rate && formatDuration(parseDuration(duration)) === duration
     }),
-    { seed: 5, numRuns: 2000 },
+    { seed: 5, numRuns: runs(2000) },
   )
 })
 

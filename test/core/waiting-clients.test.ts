@@ -1,4 +1,5 @@
 /** Which client has most requests waiting, and who makes room for whom at `maxQueued`. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
@@ -6,11 +7,12 @@ import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Lane, type SharedBucket, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { WaitingClients } from '../../src/core/queue/waiting-clients.js'
 import { type Arrival, Shaper } from '../../src/core/shaper.js'
+import { runs } from '../runs.js'
 import { limits } from './run.js'
 
 const WAITER: Waiter = { release() {}, expire() {}, reject() {} }
 
-t.test('of any requests that come and go, it knows the newest of the client with most', async () => {
+t.test('property: of any requests that come and go, it knows the newest of the client with most', async () => {
   const route = { name: 'route', gate: new Gate() }
   const lane = new Lane(route, [], route.gate.root)
   const clients = ['a', 'b', 'c', '2001:db8:0:0::/64', undefined]
@@ -44,7 +46,7 @@ t.test('of any requests that come and go, it knows the newest of the client with
       while (all.length > 0) drop(0)
       must(waiting.size === 0 && waiting.clients === 0)
     }),
-    { numRuns: 2_000 },
+    { numRuns: runs(2_000) },
   )
 })
 

@@ -38,7 +38,7 @@ t.test('a block is kept without waiting requests', async t => {
   t.equal(bucket.blockedFor(0), 1_000)
   t.same([bucket.isPlain, bucket.waiting], [false, 0])
   shaper.wake()
-  shaper.control.setLimits(bucket, { ...limits, rate: 0.02 })
+  shaper.engine.setLimits(bucket, { ...limits, rate: 0.02 })
   t.equal(clock.runAll(), 0, 'no wake-up is planned')
   clock.runUntil(1_000)
   t.equal(bucket.blockedFor(1_000), 0)

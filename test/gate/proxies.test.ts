@@ -102,7 +102,7 @@ async function queue(t: Test, { rig, proxy }: Stage, count: number): Promise<Cli
 }
 
 for (const name of ['nginx', 'haproxy', 'caddy'] as const) {
-  t.test(name, async t => {
+  t.test(name === 'nginx' ? name : `long: ${name}`, async t => {
     t.test('passes requests on, with their bodies, of which shaper sees nothing', async t => {
       const stage = await start(t, name)
       const got = await ask(stage, '/a?b=c')

@@ -1,12 +1,14 @@
 /** Random mutants of the corpus: each gets one answer or a closed connection, and nothing is left open. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { type Client, connect, get, turns } from '../proxy/harness.js'
+import { runs } from '../runs.js'
 import { CORPUS } from './corpus.js'
 import { NOTHING, sendPieces, startStage } from './stage.js'
 
 const SEED = 20_261
-const RUNS = 40
+const RUNS = runs(40)
 const CLIENTS = 25
 
 /** Bytes that parsers stumble over. */
@@ -87,7 +89,7 @@ function faultOf({ rest }: Client): string | undefined {
   return unknown === undefined ? undefined : `a status that is not to be expected: ${unknown}`
 }
 
-t.test('mutants of the corpus', async t => {
+t.test('property: mutants of the corpus', async t => {
   const stage = await startStage(t)
   const { rig, seen, faults } = stage
   let sent = 0

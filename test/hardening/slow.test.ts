@@ -58,12 +58,12 @@ function play(name: string, outcomes: string[], run: (t: Test, scene: Scene) => 
     await rig.finished(outcomes.length)
     await turns(50)
     t.same(rig.outcomes, outcomes)
-    const { gate, pool } = proxy.context.routes[0]!.upstream
+    const { gate, servers } = proxy.context.routes[0]!.upstream
     t.same(
       {
         inProgress: proxy.context.inProgress,
         inFlight: gate.inFlight,
-        requests: pool.requests,
+        requests: servers[0]!.pool.requests,
       },
       { inProgress: 0, inFlight: 0, requests: 0 },
     )

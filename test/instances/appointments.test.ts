@@ -136,7 +136,7 @@ for (const [title, distance] of Object.entries(DISTANCES)) {
     t.ok(used >= 0.95, `${used} of r`)
     // Each instance rejects 4,500.
     for (const { connection } of world.processes)
-      t.ok(connection.calls.verbs.get('promise')! < 2_500, `${connection.calls.verbs.get('promise')} questions in 20 s`)
+      t.ok(connection.calls.verbs.get('appoint')! < 2_500, `${connection.calls.verbs.get('appoint')} questions in 20 s`)
   })
 }
 

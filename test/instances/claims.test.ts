@@ -4,11 +4,12 @@ import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import type { ClaimAnswer, ClaimRequest, Store } from '../../src/core/store.js'
+import { shareBy } from '../../src/sharing/shared-room.js'
+import type { ClaimAnswer, ClaimRequest, Store } from '../../src/sharing/store.js'
+import { StoredBucket } from '../../src/sharing/stored-bucket.js'
 import { random } from '../core/run.js'
-import { shardIn } from '../core/shard.js'
 import { createWorld } from '../proxy/instances.js'
+import { enqueue, shardIn } from '../sharing/shard.js'
 import { simulate } from './simulator.js'
 
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
@@ -41,11 +42,11 @@ t.test('a request that has missed its slot claims another one without any other 
     claimed.push(clock.now())
     return { granted: true, slot: { at: clock.now() + 2, from: clock.now() + 2, token: 0 } }
   })
-  const shaper = new Shaper({ clock, store })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const released: number[] = []
   const route = { name: 'route', gate: new Gate() }
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
-  shaper.enqueue({
+  enqueue(shaper, {
     arrival: { route, stack: [bucketOf('one')], cost: 1 },
     waiter: waiter,
     maxWait: Infinity,
@@ -65,12 +66,12 @@ t.test('a missed slot is claimed again at a slow rate, too', async t => {
     claimed.push(clock.now())
     return { granted: true, slot: { at: clock.now() + 2, from: clock.now() + 2, token: 0 } }
   })
-  const shaper = new Shaper({ clock, store })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', () => 'all', shardIn('claimed'))
   const route = { name: 'route', gate: new Gate() }
   const released: number[] = []
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
-  shaper.enqueue({ arrival: { route, stack: [hourly], cost: 1 }, waiter: waiter, maxWait: Infinity, arrivedAt: 0 })
+  enqueue(shaper, { arrival: { route, stack: [hourly], cost: 1 }, waiter: waiter, maxWait: Infinity, arrivedAt: 0 })
   shaper.wake()
   clock.runUntil(1_000)
   t.same(claimed, [0, 12])
@@ -84,15 +85,15 @@ t.test('a hang-up in front of a full upstream lets another lane go', async t => 
     claimed.push(stack[0]!.key)
     return { granted: true, slot: { at: clock.now() + 20, from: clock.now() + 20, token: 0 } }
   })
-  const shaper = new Shaper({ clock, store })
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const route = { name: 'route', gate: new Gate(1) }
-  const one = shaper.enqueue({
+  const one = enqueue(shaper, {
     arrival: { route, stack: [bucketOf('one')], cost: 1 },
     waiter: NOBODY,
     maxWait: Infinity,
     arrivedAt: 0,
   })
-  shaper.enqueue({
+  enqueue(shaper, {
     arrival: { route, stack: [bucketOf('another')], cost: 1 },
     waiter: NOBODY,
     maxWait: Infinity,
@@ -137,13 +138,14 @@ t.test('requests keep their order when the store answers the second one first', 
 t.test('the first request goes first, also when answers come in another order', async t => {
   const delays = [8, 1, 3, 2]
   const clock = createVirtualClock()
-  const shaper = new Shaper({ clock })
+  const store = createStore(() => ({ granted: false, freeAt: [Infinity] }))
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
   const released: number[] = []
   const shard = shardIn('none')
   const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', () => 'all', shard)
   const route = { name: 'route', gate: new Gate() }
   const join = (arrivedAt: number) =>
-    shaper.enqueue({
+    enqueue(shaper, {
       arrival: { route, stack: [bucket], cost: 1 },
       waiter: { ...NOBODY, release: () => void released.push(arrivedAt) },
       maxWait: Infinity,
@@ -152,7 +154,7 @@ t.test('the first request goes first, also when answers come in another order', 
   for (const [arrivedAt, delay] of delays.entries()) clock.at(arrivedAt + delay, () => void join(arrivedAt))
   clock.runUntil(20)
   shard.mode = 'direct'
-  shaper.releaseModeChanged([bucket])
+  shaper.engine.releaseModeChanged([bucket])
   clock.runUntil(1_000)
   t.same(released, [0, 1, 2, 3])
 })

@@ -5,7 +5,7 @@ import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { Gate, type LaneRoute } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
-import { FRAME } from '../../src/core/store.js'
+import { FRAME } from '../../src/decider/constants.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
@@ -55,8 +55,8 @@ t.test('the rate holds at any setting of the clock', async t => {
     const store = createRedisStore({ url: redis.url, prefix: 'shaper:', timeout: 250, clock, timeSource: SETTABLE })
     const sharing = new Sharing({ store, onOutage: 'local', clock, id })
     t.teardown(() => sharing.close())
-    const shaper = new Shaper({ clock, store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) })
-    t.teardown(() => shaper.control.close())
+    const shaper = new Shaper({ clock, share: sharing.shareBy(clock) })
+    t.teardown(() => shaper.engine.close())
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     const route: LaneRoute = { name: 'route', gate }
@@ -74,7 +74,7 @@ t.test('the rate holds at any setting of the clock', async t => {
       tally.asked += 1
       const own = sharing.limitsOf(limits, 'all')
       const bucket = bucketTable.find(own, 'all', clock.now())!
-      if (bucket.limits !== own) shaper.control.setLimits(bucket, own)
+      if (bucket.limits !== own) shaper.engine.setLimits(bucket, own)
       const released = (): void => {
         sent.push({ at: now(), path: id })
         gate.leave()
@@ -94,7 +94,7 @@ t.test('the rate holds at any setting of the clock', async t => {
           }
         },
       }
-      sharing.shaper.admit({ route, stack: [bucket], cost: 1 }, callbacks, 10_000)
+      shaper.arrive({ route, stack: [bucket], cost: 1 }, callbacks, 'shape', 10_000)
     }
     return ask
   }

@@ -1,9 +1,10 @@
 /** A store that keeps the order of arrival, as that of workers does: requests of one key leave as they came, wherever they wait. */
 import t from 'tap'
-import { FRAME } from '../../src/core/store.js'
+import { FRAME } from '../../src/decider/constants.js'
 import { limits, random } from '../core/run.js'
+import { runs } from '../runs.js'
 import { type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
-import { allowedBurst, longestOvertaking, ratePerSecond, worstBurst } from './spacing.js'
+import { allowedBurst, longestOvertaking, overtakers, ratePerSecond, worstBurst } from './spacing.js'
 
 /** ms from a report until its slots can be used: the pipe is near. */
 const LEAD = 6
@@ -203,6 +204,28 @@ t.test(
     }
   },
 )
+
+t.test('an instance that stands still for up to 60 ms now and then loses at most one slot each time', async t => {
+  let worst = 0
+  for (let seed = 0; seed < runs(200); seed += 1) {
+    const chance = random(seed)
+    const pauses = [0, 1].map(() => {
+      const list: { from: number; until: number }[] = []
+      for (let from = 100 * chance(); from < 5_000; from += 20 + 500 * chance())
+        list.push({ from, until: from + 20 + 40 * chance() })
+      return list
+    })
+    const stillUntil = (instance: number, at: number): number =>
+      pauses[instance]!.find(({ from, until }) => at >= from && at < until)?.until ?? -Infinity
+    const times = [every(52, 13), every(52, 8, 13 * 52)]
+    const options = { stack: [bucket(5)], count: 2, sources: comeAt(times), stillUntil }
+    const { releases } = await run(options, 6_000)
+    const ahead = overtakers(releases, FRAME).length
+    t.equal(releases.length, 21, 'all leave, none of the slots is lost')
+    worst = Math.max(worst, ahead)
+  }
+  t.ok(worst <= 2, `${worst} overtake, in some ten pauses`)
+})
 
 t.test('the oldest wait at an instance that is killed: the next slot but one goes to another', async t => {
   for (let at = 1_000; at < 1_200; at += 10) {

@@ -4,6 +4,7 @@
  */
 import t from 'tap'
 import { limits, random } from '../core/run.js'
+import { runs } from '../runs.js'
 import { type Demand, type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
 import { worstBurst } from './spacing.js'
 
@@ -11,13 +12,13 @@ import { worstBurst } from './spacing.js'
  * 507: a slot of cost 4 was used two periods late by the only instance. 7252: what was left of a slot was used, though a request had what
  * comes behind it. 7269, 7555: what had left without a slot was forgotten as its lease ended.
  */
-const SEEDS = [...Array.from({ length: 250 }, (_, at) => at + 1), 507, 7252, 7269, 7555]
+const SEEDS = [...Array.from({ length: runs(250) }, (_, at) => at + 1), 507, 7252, 7269, 7555]
 
 /**
  * Runs with longer queues. 5247, 5529: a slot that lapsed before that of the other bucket was taken. It was given back when requests had those
  * behind it, and used again.
  */
-const LONG_QUEUES = [...Array.from({ length: 60 }, (_, at) => at + 1), 5247, 5529]
+const LONG_QUEUES = [...Array.from({ length: runs(60) }, (_, at) => at + 1), 5247, 5529]
 
 /** ms. Load comes until then, and faults happen until then. */
 const LOAD = 6_000

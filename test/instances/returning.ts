@@ -4,7 +4,7 @@
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { type Arrival, Gate, type LaneRoute, type Rejection, type SharedBucket } from '../../src/core/queue/lane.js'
-import { Shaper } from '../../src/core/shaper.js'
+import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { mostHeld, random } from '../core/run.js'
@@ -80,18 +80,15 @@ export class ReturningWorld {
       },
     })
     const { store } = connection
-    const { promise } = store
+    const { appoint } = store
     const promisesAskedAt: number[] = []
     const tellingTook: number[] = []
-    store.promise = request => {
+    store.appoint = request => {
       promisesAskedAt.push(clock.now())
-      return promise!(request)
+      return appoint!(request)
     }
     const sharing = new Sharing({ store, onOutage: 'local', clock, id: String(instance) })
-    const shaper = new Shaper({
-      ...{ clock, store },
-      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
-    })
+    const shaper = new Shaper({ clock, share: sharing.shareBy(clock) })
     const table = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     void sharing.join({
@@ -125,10 +122,10 @@ export class ReturningWorld {
           answered(rejection)
         }
         const callbacks = {
-          decided(verdict: Parameters<Parameters<typeof sharing.shaper.admit>[1]['decided']>[0]) {
+          decided(verdict: Verdict) {
             rejectedAt = clock.now()
             if (verdict !== 'released' && 'reason' in verdict)
-              return sharing.shaper.promise({ arrival, rejection: verdict, maxWait: Infinity, tell }, sharing.instances)
+              return shaper.tell({ arrival, rejection: verdict, maxWait: Infinity, atOnce: mode === 'meter', tell })
             answered('admitted')
             if (verdict === 'released') leave()
           },
@@ -136,8 +133,7 @@ export class ReturningWorld {
           expire: () => undefined,
           reject: () => undefined,
         }
-        if (mode === 'meter') sharing.shaper.meter(arrival, callbacks)
-        else sharing.shaper.admit(arrival, callbacks, Infinity)
+        shaper.arrive(arrival, callbacks, mode, Infinity)
       },
     }
   }
@@ -168,7 +164,7 @@ export class ReturningWorld {
     } = {},
   ): void {
     const { claim, cost = 1, instance = this.any() } = more
-    const appointment = this.options.books ? { claim } : undefined
+    const appointment = this.options.books ? { redeems: claim } : undefined
     this.processes[instance]!.ask({ client: name, cost, appointment }, answered)
   }
 

@@ -166,5 +166,5 @@ t.test('of keys with buckets of their own none starves, whether those are leased
   t.equal(counts.size, 20)
   t.ok(Math.min(...counts.values()) >= 0.97 * fair, `of ${fair}: ${[...counts.values()]}`)
   const all = waits(simulation)
-  t.ok(quantile(all, 0.99) < 2_000, `${quantile(all, 0.99)} ms, 1 % of them`)
+  t.ok(quantile(all, 0.99) < 2_200, `${quantile(all, 0.99)} ms, 1 % of them`)
 })

@@ -164,10 +164,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     }
     const { store } = connection
     const sharing = new Sharing({ store, onOutage: 'local', clock: own, id: String(instance) })
-    const shaper = new Shaper({
-      ...{ clock: own, store },
-      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
-    })
+    const shaper = new Shaper({ clock: own, share: sharing.shareBy(own) })
     sharing.group(new Map(), bucketsOfSeveralLanes(options))
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
@@ -210,7 +207,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
         for (const bucket of arrival.stack) bucket.leave()
         ended('released')
       }
-      sharing.shaper.admit(
+      shaper.arrive(
         arrival,
         {
           decided(verdict) {
@@ -235,6 +232,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
           },
           reject: () => ended('rejected'),
         },
+        'shape',
         maxWait,
       )
     }

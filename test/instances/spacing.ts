@@ -46,6 +46,17 @@ export function longestOvertaking(stays: readonly Stay[]): number {
   return longest
 }
 
+/** Those that left before one that had come more than `by` ms earlier. */
+export function overtakers<S extends Stay>(stays: readonly S[], by: number): S[] {
+  let earliest = Infinity
+  const inOrder = [...stays].sort((one, other) => other.at - one.at)
+  return inOrder.filter(({ arrivedAt }) => {
+    const isAhead = arrivedAt - earliest > by
+    earliest = Math.min(earliest, arrivedAt)
+    return isAhead
+  })
+}
+
 export function gaps(times: readonly number[]): number[] {
   return times.slice(1).map((at, place) => at - times[place]!)
 }

@@ -5,17 +5,12 @@
  * its fastest answer took. Any verb of the store passes, and no news. What the answers to claims name in the store's time is mapped here.
  */
 import type { Clock } from '../../src/core/clock.js'
-import {
-  type BucketRef,
-  type ClaimAnswer,
-  type LeaseAnswer,
-  type LeaseRequest,
-  type Store,
-  StoreError,
-} from '../../src/core/store.js'
-import { Offset } from '../../src/stores/clock-offset.js'
-import type { MemoryStore, Reach } from '../../src/stores/memory/store.js'
-import { RoundTrip } from '../../src/stores/round-trip.js'
+import type { BucketRef } from '../../src/decider/record.js'
+import { type Store, StoreError } from '../../src/sharing/store.js'
+import type { Reach } from '../../src/stores/decided.js'
+import type { MemoryStore } from '../../src/stores/memory/store.js'
+import { Offset, RoundTrip } from '../../src/stores/timing.js'
+import { VERBS } from '../../src/stores/verbs.js'
 
 /** Calls that are sent together, at most. */
 const MOST = 64
@@ -96,10 +91,10 @@ export function connect(options: ConnectionOptions): Connection {
     countAgain: () => Object.assign(connection.calls, fresh()),
   }
 
-  function count(verb: string, request: unknown): void {
+  function count(verb: string, args: readonly unknown[]): void {
     const { calls } = connection
     calls.verbs.set(verb, (calls.verbs.get(verb) ?? 0) + 1)
-    for (const { limits, key } of bucketsOf(request)) {
+    for (const { limits, key } of verbOf(verb).stack?.(...args) ?? []) {
       const name = `${limits.name}:${key}`
       calls.buckets.set(name, (calls.buckets.get(name) ?? 0) + 1)
     }
@@ -108,8 +103,13 @@ export function connect(options: ConnectionOptions): Connection {
   function ask(verb: string, args: readonly unknown[]): Promise<unknown> {
     return new Promise((resolve, reject) => {
       if (connection.gone) return
-      count(verb, args[0])
-      const call: Call = { verb, args: [inTheirTime(args[0]), ...args.slice(1)], resolve, reject }
+      count(verb, args)
+      const call: Call = {
+        verb,
+        args: verbOf(verb).theirs?.(at => offset.theirs(at), ...args) ?? args,
+        resolve,
+        reject,
+      }
       const now = clock.now()
       if (open === undefined || openedAt !== now || open.length === MOST) {
         open = []
@@ -118,20 +118,6 @@ export function connect(options: ConnectionOptions): Connection {
       }
       open.push(call)
     })
-  }
-
-  /** As stores do, with what the request names by our clock. */
-  function inTheirTime(request: unknown): unknown {
-    if (typeof request !== 'object' || request === null) return request
-    if ('demand' in request) {
-      const demand = (request as LeaseRequest).demand.map(({ arrivals, ...rest }) => {
-        return arrivals
-          ? { ...rest, arrivals: { ...arrivals, times: arrivals.times.map(at => offset.theirs(at)) } }
-          : rest
-      })
-      return { ...request, demand }
-    }
-    return 'notBefore' in request ? { ...request, notBefore: offset.theirs(request.notBefore as number) } : request
   }
 
   function send(calls: Call[]): void {
@@ -152,7 +138,10 @@ export function connect(options: ConnectionOptions): Connection {
         offset.learn(sentAt, received, theirs)
         roundTrip.learn(received - sentAt, received - offset.ours(theirs))
         answered()
-        for (const { resolve, value } of calls) resolve(mapped(value, offset))
+        for (const { verb, resolve, value } of calls) {
+          const { ours } = verbOf(verb)
+          resolve(ours === undefined ? value : ours(value, at => offset.ours(at)))
+        }
       })
     })
   }
@@ -202,27 +191,13 @@ function verbsAtDistance({ inner, reach }: ConnectionOptions, roundTrip: RoundTr
   return { ...verbs, claim: reached(inner.claim) as Verbs[string], admit: reached(inner.admit) as Verbs[string] }
 }
 
-/** An answer with its moments by the caller's clock. */
-function mapped(value: unknown, offset: Offset): unknown {
-  if (typeof value !== 'object' || value === null) return value
-  if ('claim' in value) return { ...value, claim: mapped(value.claim, offset) }
-  if ('slot' in value) {
-    const { slot } = value as Extract<ClaimAnswer, { granted: true }>
-    return { ...value, slot: { ...slot, at: offset.ours(slot.at), from: offset.ours(slot.from) } }
-  }
-  if ('roomFrom' in value) {
-    const answer = value as LeaseAnswer
-    const slots = answer.slots.map(slot => ({ ...slot, at: offset.ours(slot.at) }))
-    const moments = ['nextAt', 'until', 'roomFrom', 'roomUntil'] as const
-    return { ...answer, slots, ...Object.fromEntries(moments.map(name => [name, offset.ours(answer[name])])) }
-  }
-  if ('epoch' in value) return { ...value, epoch: offset.ours(value.epoch as number) }
-  if (!('freeAt' in value)) return value
-  return { ...value, freeAt: (value.freeAt as number[]).map(at => offset.ours(at)) }
+/** Of the board: a verb without moments. */
+function verbOf(verb: string): UntypedVerb {
+  return ((VERBS as Record<string, unknown>)[verb] as UntypedVerb) ?? {}
 }
 
-function bucketsOf(request: unknown): readonly BucketRef[] {
-  if (typeof request !== 'object' || request === null) return []
-  if ('stack' in request) return request.stack as readonly BucketRef[]
-  return 'limits' in request ? [request as BucketRef] : []
+interface UntypedVerb {
+  theirs?(map: (at: number) => number, ...args: readonly unknown[]): readonly unknown[]
+  ours?(answer: unknown, map: (at: number) => number): unknown
+  stack?(...args: readonly unknown[]): readonly BucketRef[]
 }

@@ -15,8 +15,8 @@ import {
 import { clientOf, Load, type LoadOptions, now } from './load.js'
 import { type Instance, type Notes, startInstances, startUpstream, type Upstream } from './system.js'
 
-/** Whether trials are long, for runs by hand: SHAPER_LONG=1. */
-export const LONG = process.env.SHAPER_LONG !== undefined
+/** Whether trials are long. */
+export const LONG = process.env.SHAPER_DEEP === '1'
 
 /** The warm-up that is left out of a trial, in ms: connections are made, and code is compiled. */
 const WARM_UP = 1_000

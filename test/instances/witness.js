@@ -38,8 +38,8 @@ if (WITNESS_DIR !== undefined && isMainThread) {
 async function watchRequests(note, now) {
   const modules = new URL('../dist/proxy/', pathToFileURL(realpathSync(process.argv[1])))
   const { Exchange } = await import(new URL('exchange/exchange.js', modules).href)
-  const { ConnectionPool } = await import(new URL('http1/connection-pool.js', modules).href)
-  const { UpstreamConnection } = await import(new URL('http1/upstream-connection.js', modules).href)
+  const { ConnectionPool } = await import(new URL('upstream/http1-pool.js', modules).href)
+  const { UpstreamConnection } = await import(new URL('upstream/http1-connection.js', modules).href)
   const { start } = Exchange.prototype
   Exchange.prototype.start = function () {
     note(`a ${now()} ${this.target}`)

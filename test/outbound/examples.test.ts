@@ -7,7 +7,7 @@ import { ROOT } from '../cli/command.js'
 
 t.test('they compile', async t => {
   const files: Record<string, string> = {}
-  for (const page of ['README.md', 'docs/outbound.md', 'docs/migrating.md']) {
+  for (const page of ['docs/outbound.md', 'docs/migrating.md']) {
     const text = readFileSync(join(ROOT, page), 'utf8')
     for (const [place, match] of [...text.matchAll(/^```ts\n([\s\S]*?)^```$/gm)].entries()) {
       files[`${page.replace(/\W/g, '-')}-${place}.mts`] = match[1]!

@@ -91,7 +91,7 @@ t.test('requests and tokens of a language model feed their buckets', async t => 
   }
 })
 
-t.test('buckets with other names keep their rates', async t => {
+t.test('long: buckets with other names keep their rates', async t => {
   const { send, times } = await world(t, { buckets: { second: { rate: '100/s' }, day: { rate: '90000/d' } } }, () => [
     200,
     { 'ratelimit-limit': '100', 'ratelimit-remaining': '4', 'ratelimit-reset': '40' },
@@ -120,7 +120,7 @@ t.test('a reset in a year: one request asks again after the longest pause', asyn
   for (const gap of gaps(times())) t.ok(gap > 150 - late && gap < 1_000 + late, `${gap} of 200`)
 })
 
-t.test('a 403 that is a limit pauses and is sent again; another 403 is not', async t => {
+t.test('long: a 403 that is a limit pauses and is sent again; another 403 is not', async t => {
   const retry = { status: [429], max: 1 }
   for (const headers of [
     { 'retry-after': '1' },
@@ -186,7 +186,7 @@ t.test('a search that uses up its resource pauses searches, and nothing else', a
 })
 
 t.test('searches that wait when their resource is learnt wait on; what shares nothing with them passes', async t => {
-  const { origin, send, seen, shaper } = await github(t, { rate: '5/s', retry: { status: [429], max: 3 } })
+  const { origin, send, seen, shaper } = await github(t, { rate: '1/s', retry: { status: [429], max: 3 } })
   const { signal, abort } = controller()
   const searches = [1, 2, 3].map(q => send(`/search/refused?q=${q}`, signal).catch((error: Error) => error.name))
   const others = ['/repos/a/b', '/repos/c/d', '/user'].map(path => send(path))

@@ -2,9 +2,9 @@
 import t from 'tap'
 import type { Dispatcher } from 'undici'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import type { GiveBackRequest, Store } from '../../src/core/store.js'
 import { createShaper, type RunContext, type ShaperOptions, StoreError, shape } from '../../src/index.js'
-import { DeferredStore } from '../../src/outbound/deferred-store.js'
+import type { GiveBackRequest, Store } from '../../src/sharing/store.js'
+import { deferredStore } from '../../src/stores/deferred.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
 import { through } from '../stores/through.js'
@@ -218,7 +218,7 @@ t.test(
 )
 
 t.test('a store that opens after the end is closed', async t => {
-  const late = new DeferredStore()
+  const late = deferredStore()
   await late.close()
   const memory = createMemoryStore({ clock: createVirtualClock() })
   const closed = t.capture(memory, 'close', memory.close)

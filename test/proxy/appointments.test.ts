@@ -1,6 +1,6 @@
 /** Promises and tickets of rejected clients (contract 13). */
 import t from 'tap'
-import type { Store } from '../../src/core/store.js'
+import type { Store } from '../../src/sharing/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { type Answer, askOnce, connect, get, httpUpstream, pass, type RigOptions, startRig } from './harness.js'
 

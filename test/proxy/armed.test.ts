@@ -319,7 +319,7 @@ t.test('a pause takes back what is armed', async t => {
   const [client] = await queue(t, rig, ['/1'])
   await untilArmed(rig, hand, 1)
   const { context } = rig.proxy
-  context.shaper.control.pause(context.routes[0]!.lane.gate, 500)
+  context.shaper.engine.pause(context.routes[0]!.lane.gate, 500)
   t.same(hand.paths, [])
   rig.pacer.runUntil(rig.pacer.now() + 499)
   t.notMatch(upstream.text, /GET \/1 /)

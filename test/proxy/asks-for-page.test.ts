@@ -1,7 +1,7 @@
 /** Who gets a page. */
 import fc from 'fast-check'
 import t from 'tap'
-import { asksForPage } from '../../src/proxy/waiting/asks-for-page.js'
+import { asksForPage } from '../../src/proxy/features/waiting-page.js'
 
 const asks = (accept: string | undefined, method = 'GET', ...more: string[]): boolean =>
   asksForPage({ method, rawHeaders: [...(accept === undefined ? [] : ['Accept', accept]), ...more] })

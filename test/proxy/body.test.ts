@@ -37,7 +37,7 @@ function held(): number {
 
 // First: what other tests leave behind would count.
 t.test(
-  'many large uploads that have waited are held by their clients, and arrive whole when the upstream reads',
+  'long: many large uploads that have waited are held by their clients, and arrive whole when the upstream reads',
   async t => {
     const count = 24
     const size = 8 * 1024 * 1024

@@ -38,7 +38,7 @@ t.test('the answer to a WebSocket handshake closes the breaker', async t => {
   const socket = await connect(t, rig)
   socket.send(HANDSHAKE)
   await socket.until(({ rest }) => rest.startsWith('HTTP/1.1 101 '))
-  t.equal(rig.proxy.context.routes[0]!.upstream.breaker!.isOpen, false)
+  t.equal(rig.proxy.context.routes[0]!.upstream.servers[0]!.breaker!.isOpen, false)
   socket.hangUp()
 })
 
@@ -178,7 +178,7 @@ t.test('a probe of an off route that is sent again closes the breaker by its ans
   answer = ''
   t.equal((await askOnce(t, rig, get())).status, 200)
   t.equal(upstream.connections.length, 2, 'sent again on another connection')
-  t.equal(rig.proxy.context.routes[0]!.upstream.breaker!.isOpen, false)
+  t.equal(rig.proxy.context.routes[0]!.upstream.servers[0]!.breaker!.isOpen, false)
 })
 
 t.test('a WebSocket handshake that gets no connection goes back to its queue', async t => {
@@ -211,7 +211,7 @@ t.test('a proxy that has stopped waits for no probe', async t => {
     { virtualClock: true },
   )
   for (let count = 0; count < 5; count += 1) t.equal((await askOnce(t, rig, get())).status, 502)
-  t.equal(rig.proxy.context.routes[0]!.upstream.breaker!.isOpen, true)
+  t.equal(rig.proxy.context.routes[0]!.upstream.servers[0]!.breaker!.isOpen, true)
   await rig.proxy.drain(1_000)
   const now = rig.clock.now()
   t.equal(rig.clock.runAll(), now, 'no timer is left, so the process ends')

@@ -1,7 +1,7 @@
 /** `limits.bufferMemory`: what is buffered for all clients together, and for each. */
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { ByteBudget, HeldBytes } from '../../src/proxy/http/connection/byte-budget.js'
+import { ByteBudget, HeldBytes } from '../../src/proxy/http/byte-budget.js'
 import {
   type Client,
   connect,

@@ -115,7 +115,7 @@ t.test('while an upstream warms up a burst grows with the rate', async t => {
   const learned = new LearnedLimits()
   const limits = { name: 'client', rate: 0.02, capacity: 40, burst: 8 }
   const settings = { buckets: [{ name: 'client' }], upstream: { learn: false } }
-  const adjust = (part: number) => learned.adjust([{ settings, upstream: { warmUp: { part } } }] as never)
+  const adjust = (part: number) => learned.adjust([{ settings, upstream: { part } }] as never)
   adjust(0.25)
   t.match(learned.limitsOf(limits), { rate: 0.005, capacity: 40, burst: 2 })
   adjust(1)

@@ -2,9 +2,9 @@
 import { connect as tcpConnect } from 'node:net'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
+import { OpenConnections } from '../../src/proxy/client/open-connections.js'
+import type { OpenConnection } from '../../src/proxy/http/client.js'
 import { createTrust, peerOf } from '../../src/proxy/http/client-address.js'
-import type { OpenConnection } from '../../src/proxy/http/connection/client-connection.js'
-import { OpenConnections } from '../../src/proxy/http/connection/open-connections.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import {
   askOnce,

@@ -85,7 +85,7 @@ t.test('leaders that take nothing hold no more than their share of the memory', 
   t.ok(used < MB + 128 * 1024, `${used} bytes`)
 })
 
-t.test('followers that take nothing hold no more than there is, and those of one client its share', async t => {
+t.test('long: followers that take nothing hold no more than there is, and those of one client its share', async t => {
   const FOLLOWERS = 40
   const LEAST = 4_096
   for (const [who, most] of [

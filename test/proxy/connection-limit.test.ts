@@ -98,10 +98,9 @@ function config(upstream: object, more: object = {}): object {
 /** Sends a request on a connection of its own. Returns when it has come. */
 async function asking(t: Teardown, rig: Rig, path: string, ...headers: string[]): Promise<Client> {
   const client = await connect(t, rig)
-  const come = (): number => rig.proxy.context.inProgress + rig.outcomes.length
-  const before = come()
+  const { began } = rig
   client.send(get(path, ...headers))
-  await eventually(() => come() > before)
+  await eventually(() => rig.began > began)
   await turns()
   return client
 }

@@ -59,7 +59,8 @@ for (const [kind, one] of [
   ['one with a body', post('body', '/66')],
   ['an upgrade to h2c', get('/66', 'Connection: Upgrade', 'Upgrade: h2c')],
 ] as const) {
-  t.test(`five thousand requests in one write, one of them ${kind}: all are answered in order`, async t => {
+  const prefix = kind === 'one with a body' ? '' : 'long: '
+  t.test(`${prefix}five thousand requests in one write, one of them ${kind}: all are answered in order`, async t => {
     const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
     const rig = await startRig(t, { upstream: upstream.url, ...OFF })
     const client = await connect(t, rig)
@@ -576,7 +577,7 @@ t.test('an invalid request for a WebSocket is a plain request', async t => {
   t.same(upgrades, [undefined, undefined, undefined])
 })
 
-t.test('over TLS: two thousand requests in one write are answered, in order', async t => {
+t.test('long: over TLS: two thousand requests in one write are answered, in order', async t => {
   const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
   const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF })
   const client = await connect(t, rig, { tls: true })

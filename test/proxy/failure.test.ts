@@ -537,7 +537,7 @@ t.test(
     rig.pacer.runUntil(100)
     await rig.until(({ queued }) => queued.length === 2)
     const { bucketTable, shaper } = rig.proxy.context
-    for (const bucket of bucketTable.all()) shaper.control.setLimits(bucket, { ...bucket.limits, rate: 0.001 })
+    for (const bucket of bucketTable.all()) shaper.engine.setLimits(bucket, { ...bucket.limits, rate: 0.001 })
     rig.pacer.runUntil(400)
     t.equal((await two).status, 502)
     t.same(upstream.seen, ['GET /1 at 0', 'GET /2 at 100'])

@@ -212,7 +212,7 @@ t.test('a hang-up of the proxy gives the slot back', async t => {
   )
 })
 
-t.test('ten thousand hang-ups leak nothing', async t => {
+t.test('long: ten thousand hang-ups leak nothing', async t => {
   const buckets = { all: { key: 'all', rate: '1/h', capacity: 20_000 } }
   const routes = [{ name: 'gate', patience: 'none' }]
   const rig = await startRig(t, gate({ buckets, routes, limits: { maxQueued: 20_000 } }))

@@ -6,14 +6,16 @@ import { connect as tlsConnect } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import { parseConfig } from '../../src/config/load.js'
 import { type Clock, createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import type { OnOutage } from '../../src/core/shared-shaper.js'
-import type { Store } from '../../src/core/store.js'
 import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
 import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
+import type { Deliveries, ProxyContext } from '../../src/proxy/context.js'
 import type { ResolveName } from '../../src/proxy/egress/egress.js'
-import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
-import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
+import type { GivenUp, LimitsNews, Observer } from '../../src/proxy/observe/observer.js'
+import { type ProxyOptions, type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
+import type { OpenResolver } from '../../src/proxy/upstream/followed-names.js'
+import type { OnOutage } from '../../src/sharing/shard.js'
+import type { Store } from '../../src/sharing/store.js'
 
 /** All names resolve to this machine. Returns those that were asked for. */
 export function resolving(t: Teardown): string[] {
@@ -156,6 +158,8 @@ export interface Rig {
   readonly port: number
   readonly pacer: VirtualClock
   readonly clock: VirtualClock
+  /** How many requests have come, and have had their turn on their connection. */
+  began: number
   /** `route outcome status`, in order. */
   readonly outcomes: string[]
   /** How long each request of `outcomes` was queued, in ms. */
@@ -199,8 +203,18 @@ export interface RigOptions {
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
   /** How late the pacing clock wakes, in ms. */
   readonly lateness?: () => number
+  /** Stores requests of routes with `deliver`. */
+  readonly deliveries?: (clock: Clock) => Deliveries
+  /** Called before it listens. */
+  readonly prepared?: (context: ProxyContext) => Promise<void>
   /** Requests go where they say. `resolve` stands for the DNS. */
   readonly egress?: { readonly resolve?: ResolveName }
+  /** Stands for the DNS of upstreams with `dns`. */
+  readonly openResolver?: OpenResolver
+  /** Stands for files and databases that limits of single keys come from. */
+  readonly limits?: Pick<ProxyOptions, 'loadLimits' | 'watchLimits'>
+  /** Called with what became of reading them. */
+  readonly limitsRead?: (news: LimitsNews) => void
 }
 
 /**
@@ -228,6 +242,9 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const rejections: string[] = []
   const settled: string[] = []
   const observer: Observer = {
+    began() {
+      rig.began += 1
+    },
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
     finished(
@@ -253,6 +270,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
     unreachable: (route, { detail }) => push(failures, `${route} ${detail}`),
     tunnelClosed: (route, detail) => push(failures, `${route} ${detail}`),
+    ...(options.limitsRead && { limitsRead: options.limitsRead }),
   }
   function push<T>(list: T[], entry: T): void {
     list.push(entry)
@@ -271,7 +289,11 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     observer,
     ...(options.wallNow && { wallNow: options.wallNow }),
     ...(options.shared && { shared: options.shared(pacer) }),
+    ...(options.deliveries && { deliveries: options.deliveries(options.virtualClock ? clock : real) }),
+    ...(options.prepared && { prepared: options.prepared }),
     ...(egress?.resolve && { resolveName: egress.resolve }),
+    ...(options.openResolver && { openResolver: options.openResolver }),
+    ...options.limits,
   })
   const rig: Rig = {
     proxy,
@@ -289,6 +311,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     givenUp,
     rejections,
     settled,
+    began: 0,
     trials: 0,
     coalesced: 0,
     until: holds =>
@@ -518,11 +541,12 @@ export interface Client {
 
 export async function connect(
   t: Teardown,
-  { port }: { port: number },
+  to: { port: number } | { path: string },
   { tls = false, from = '127.0.0.1' }: { tls?: boolean; from?: string } = {},
 ): Promise<Client> {
   const signal = new Signal()
-  const tcp = tcpConnect({ port, host: '127.0.0.1', localAddress: from, noDelay: true, allowHalfOpen: true })
+  const at = 'path' in to ? { path: to.path } : { port: to.port, host: '127.0.0.1', localAddress: from }
+  const tcp = tcpConnect({ ...at, noDelay: true, allowHalfOpen: true })
   const socket = tls ? tlsConnect({ socket: tcp, rejectUnauthorized: false }) : tcp
   let parts: Buffer[] = []
   let bytes = 0
@@ -594,7 +618,7 @@ export async function connect(
 }
 
 /** Sends a request on a new connection. Returns the answer and whether the connection is still open. */
-export async function askOnce(t: Teardown, rig: { port: number }, text: string): Promise<Answer> {
+export async function askOnce(t: Teardown, rig: { port: number } | { path: string }, text: string): Promise<Answer> {
   const client = await connect(t, rig)
   const answer = await client.ask(text)
   client.hangUp()

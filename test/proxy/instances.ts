@@ -1,17 +1,18 @@
 /** Several instances on one store, on one virtual clock; each call takes its time on the way there and back. */
 
-import type { News } from '../../src/core/board.js'
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { MaybePromise } from '../../src/core/maybe-promise.js'
 import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
-import type { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import type { OnOutage } from '../../src/core/shared-shaper.js'
-import { type BucketRef, HORIZON, longestBackDate, type Store, StoreError } from '../../src/core/store.js'
+import type { BucketRef } from '../../src/decider/record.js'
 import { UpstreamQuota } from '../../src/proxy/upstream/upstream-quota.js'
+import type { News } from '../../src/sharing/board.js'
+import type { OnOutage } from '../../src/sharing/shard.js'
 import { Sharing } from '../../src/sharing/sharing.js'
+import { HORIZON, longestBackDate, type Store, StoreError } from '../../src/sharing/store.js'
+import type { StoredBucket } from '../../src/sharing/stored-bucket.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { least, parse } from '../config/sample.js'
 
@@ -193,8 +194,7 @@ export function createWorld(
     const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
     const shaper = new Shaper({
       clock,
-      store,
-      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
+      share: sharing.shareBy(clock),
     })
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const peek = (name: string, key: string) => bucketTable.peek(name, key)
@@ -212,7 +212,7 @@ export function createWorld(
       rateLearned() {
         for (const bucket of bucketTable.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
-          shaper.control.setLimits(
+          shaper.engine.setLimits(
             bucket,
             sharing.limitsOf(lowered(whole, quota.rateOf('requests')), (bucket as StoredBucket).key),
           )
@@ -239,10 +239,10 @@ export function createWorld(
         const buckets = stack.map((whole, place) => {
           const limits = sharing.limitsOf(lowered(whole, quota.rateOf('requests')), keys[place]!)
           const bucket = bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
-          if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
+          if (bucket.limits !== limits) shaper.engine.setLimits(bucket, limits)
           return bucket
         })
-        sharing.shaper.admit(
+        shaper.arrive(
           { route, stack: buckets, cost },
           {
             decided: verdict => {
@@ -258,6 +258,7 @@ export function createWorld(
             },
             reject: () => undefined,
           },
+          'shape',
           maxWait,
         )
         return request

@@ -7,6 +7,7 @@ import {
   askOnce,
   type Client,
   connect,
+  eventually,
   get,
   type HttpUpstream,
   httpUpstream,
@@ -198,10 +199,7 @@ t.test('tiers have their own, and inherit it', async t => {
       const { length } = rig.outcomes
       client.send(get('/', `X-User: ${user}`))
       const passed = sent + 1
-      await Promise.race([
-        rig.until(({ outcomes }) => outcomes.length > length),
-        upstream.until(({ requests }) => requests.length === passed),
-      ])
+      await eventually(() => rig.outcomes.length > length || upstream.requests.length === passed)
       if (upstream.requests.length < passed) return count
       sent = passed
     }

@@ -1,7 +1,6 @@
 /** Overrides and schedules that change a rate soon: what newcomers are told is what they wait, without a store and with one. */
 import t from 'tap'
-import { newcomersOf } from '../../src/admin/keys/newcomer.js'
-import { waitsOf } from '../../src/admin/keys/outlook.js'
+import { newcomersOf, waitsOf } from '../../src/admin/keys/newcomer.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { askOnce, connect, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from './harness.js'
 

@@ -2,7 +2,7 @@
 import t from 'tap'
 import type { Comeback } from '../../src/core/admission/comeback.js'
 import { type Clock, createVirtualClock } from '../../src/core/clock.js'
-import { type PageStream, PageStreams, type StreamEvent } from '../../src/proxy/waiting/page-streams.js'
+import { type PageStream, PageStreams, type StreamEvent } from '../../src/proxy/features/page-streams.js'
 
 /** A clock that counts the timers that are set. */
 function countingClock() {

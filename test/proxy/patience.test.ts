@@ -192,7 +192,7 @@ for (const [source, header, route] of [
   })
 }
 
-t.test('a deadline holds while the connection to the upstream is being opened', async t => {
+t.test('long: a deadline holds while the connection to the upstream is being opened', async t => {
   // A handshake that is never answered.
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, { upstream: `https://127.0.0.1:${new URL(upstream.url).port}`, ...ONE_A_SECOND })

@@ -1,10 +1,12 @@
 /** Random pipelines of requests, in any pieces: each gets its own answer, in order, and the upstream gets each one once. */
+
 import * as fc from 'fast-check'
 import t from 'tap'
 import { sendPieces } from '../hardening/stage.js'
+import { runs } from '../runs.js'
 import { connect, get, httpUpstream, post, type Rig, startRig } from './harness.js'
 
-const RUNS = Number(process.env.FUZZ_RUNS ?? 150)
+const RUNS = runs(150)
 
 /** A request as bytes, and what has to become of it. */
 interface Sent {
@@ -97,7 +99,7 @@ async function answersTo(
   return answers
 }
 
-t.test('random pipelines in random pieces: each request gets its answer, in order', async t => {
+t.test('property: random pipelines in random pieces: each request gets its answer, in order', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     const empty = EMPTY.find(status => req.url === `/on/${status}`)
     if (empty !== undefined) return void res.writeHead(empty).end()

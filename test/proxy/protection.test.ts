@@ -7,9 +7,10 @@ import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import type { MaybePromise } from '../../src/core/maybe-promise.js'
-import type { OnOutage } from '../../src/core/shared-shaper.js'
-import { type Store, StoreError } from '../../src/core/store.js'
+import type { OnOutage } from '../../src/sharing/shard.js'
+import { type Store, StoreError } from '../../src/sharing/store.js'
 import { createMemoryStore, type MemoryStore } from '../../src/stores/memory/store.js'
+import { runs } from '../runs.js'
 import { freePort } from '../servers/free-port.js'
 import { Hand } from './hand.js'
 import { type Client, connect, passBoth, type Rig, startRig, turns } from './harness.js'
@@ -341,7 +342,7 @@ function unanswered({ sent, rig: { outcomes } }: Scene): string[] {
 /** What is left at rest. */
 function left({ rig: { proxy }, upstream: { sockets } }: Scene): string[] {
   const { context } = proxy
-  const { gate, breaker, queued, requests, limit, settings } = context.routes[0]!.upstream
+  const { gate, queued, requests, limit, settings } = context.routes[0]!.upstream
   const counts: Record<string, number> = {
     inProgress: context.inProgress,
     shaperQueued: context.shaper.queued,
@@ -349,7 +350,9 @@ function left({ rig: { proxy }, upstream: { sockets } }: Scene): string[] {
     requests,
     gate: gate.inFlight,
     armed: gate.armed,
-    blocked: [gate.blocked, gate.probing, gate.closed, breaker!.isOpen].filter(Boolean).length,
+    blocked: [gate.blocked, gate.probing, gate.closed, context.routes[0]!.upstream.servers[0]!.breaker!.isOpen].filter(
+      Boolean,
+    ).length,
     places: gate.maxInFlight === Math.min(settings.maxInFlight, settings.connections ?? Infinity) ? 0 : 1,
     bytes: context.bodyBytes.used,
     openBodies: context.openBodies.size,
@@ -392,7 +395,7 @@ async function apply(
   event: Event,
   { rig, upstream, store, step, sent, settings, run, teardown }: Scene,
 ): Promise<void> {
-  const { control } = rig.proxy.context.shaper
+  const { engine } = rig.proxy.context.shaper
   const gate = rig.proxy.context.routes[0]!.lane.gate
   switch (event.do) {
     case 'arrive': {
@@ -443,9 +446,9 @@ async function apply(
     case 'up':
       return upstream.up()
     case 'resume':
-      return control.resume(gate)
+      return engine.resume(gate)
     case 'pause':
-      return void control.pause(gate, event.ms)
+      return void engine.pause(gate, event.ms)
     case 'reload':
       await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...settings(event.variant) })))
   }
@@ -507,11 +510,10 @@ async function check(place: Place): Promise<void> {
     const wrong = await play(each, place)
     if (wrong.length > 0) throw new Error(wrong.join('; '))
   })
-  const { RUNS, SEED } = process.env
+  const { SEED } = process.env
   return fc.assert(property, {
-    numRuns: Number(RUNS ?? (place.shared?.answers === 'later' ? 3 : 10)),
+    numRuns: runs(place.shared?.answers === 'later' ? 3 : 10),
     ...(SEED !== undefined && { seed: Number(SEED) }),
-    interruptAfterTimeLimit: RUNS === undefined ? 15_000 : 280_000,
   })
 }
 

@@ -1,12 +1,17 @@
 /** How long a body is read in search of a hang-up: its request has its slot, and others wait. */
 import t from 'tap'
-import { OwnBody } from '../../src/proxy/client/own-body.js'
-import { ByteBudget } from '../../src/proxy/http/connection/byte-budget.js'
+import { ClientBody } from '../../src/proxy/client/body.js'
+import { ByteBudget } from '../../src/proxy/http/byte-budget.js'
 
 /** Turns of the event loop that reading ahead takes with a client that sends so many bytes in each. */
 async function turnsOf(bytes: number): Promise<number> {
-  const source = { pauseBody: () => undefined, resumeBody: () => undefined, bodyTooSlow: () => undefined }
-  const body = new OwnBody(source, { budget: new ByteBudget(2 ** 26), client: '', leastRate: undefined })
+  const source = {
+    pauseBody: () => undefined,
+    resumeBody: () => undefined,
+    bodyTooSlow: () => undefined,
+    bodyGoesTo: () => undefined,
+  }
+  const body = new ClientBody(source, { budget: new ByteBudget(2 ** 26), client: '', leastRate: undefined })
   let isDone = false
   body.readAhead(() => {
     isDone = true

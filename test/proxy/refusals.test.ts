@@ -311,7 +311,7 @@ t.test('unusual but valid framing is one request', async t => {
 })
 
 const BAD_LENGTHS = 'Host: h\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n'
-const PROXY = 'this looks like the PROXY protocol; what is in front has to send X-Forwarded-For in its place'
+const PROXY = 'this looks like the PROXY protocol, and "proxyProtocol" does not list this peer'
 
 const REASONS: readonly (readonly [text: string, told: string])[] = [
   [`POST /a?b HTTP/1.1\r\n${BAD_LENGTHS}`, 'POST /a?b: the request is malformed: a bad Content-Length'],

@@ -1,6 +1,12 @@
 import t from 'tap'
-import { addressOfClient, clientKey, findStack, type Stack } from '../../src/proxy/exchange/find-stack.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
+import { Gate, type SharedBucket } from '../../src/core/queue/lane.js'
+import { addressOfClient, clientKey, findStack, type Stack } from '../../src/proxy/exchange/incoming-request.js'
+import { rejectionReply } from '../../src/proxy/exchange/reply.js'
 import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/http/client-address.js'
+import { NO_BODY } from '../../src/proxy/routing/bucket-costs.js'
+import { NO_CLAIMS } from '../../src/proxy/routing/key.js'
+import type { Route } from '../../src/proxy/routing/route.js'
 import {
   askOnce,
   type Client,
@@ -36,6 +42,8 @@ const NO_FACTS = {
   grpcTimeout: undefined,
   expectedTimeout: undefined,
 }
+
+const NOTHING_ELSE = { certificate: undefined, claims: NO_CLAIMS, body: NO_BODY }
 
 /** Buckets that admit one request per key in a time that no test takes. */
 const once = (key: unknown) => ({ key, rate: '1/h', capacity: 1 })
@@ -199,6 +207,16 @@ t.test('keys: which requests share a bucket', async t => {
         get('/', 'Cookie: a', 'Cookie: sid=x'),
       ],
       [200, 200, 429, 429],
+    ],
+    // One tenant, however it is spelled; a segment that is not there is missing, and an empty one is none.
+    [
+      { from: 'path:2', missing: 'reject' },
+      [
+        ...[get('/t/acme/a'), get('/t/acme'), get('/u/acme?x=/t/b'), get('/t/%61cme'), get('//t/./x/../acme/')],
+        ...[get('/t/other'), get('/t/a%21b'), get('/t/a!b'), get('/t/a%2Fb'), get('/t/a%2fb'), get('/t'), get('/t/')],
+        ...[get('/'), get('/t/%20'), get('/t/%ff'), get('/t/%FF')],
+      ],
+      [200, 429, 429, 429, 429, 200, 200, 429, 200, 429, 400, 400, 400, 400, 200, 429],
     ],
     ['query:k', [get('/?k=a'), get('/?k=b'), get('/p?x=1&k=%61'), get('/?kk=a&k=c')], [200, 200, 429, 200]],
     [
@@ -377,7 +395,7 @@ t.test("shares of our own resources stay those of an IPv6 client's /64, whatever
   const connection = { peer: '127.0.0.1', peerKey: '127.0.0.1' } as never
   const address = addressOfClient(rig.proxy.context, connection, facts)
   const client = clientKey(address, connection)
-  const { keys } = findStack(rig.proxy.context, route!, { facts, address, client }) as Stack
+  const { keys } = findStack(rig.proxy.context, route!, { ...NOTHING_ELSE, facts, address, client }) as Stack
   t.same(keys, ['2001:db8:0:100::/56'])
   t.equal(client, '2001:db8:0:1ff::/64')
 })
@@ -968,4 +986,18 @@ t.test('routes have upstreams of their own, each with its own limit', async t =>
   })
   t.same(await statuses(t, rig, [get('/'), get('/two')]), [200, 200])
   t.same([one.requests, two.requests], [['GET /'], ['GET /two']])
+})
+
+t.test('a rejection for room that other instances have says so', t => {
+  const bucket = new QueuedBucket({ name: 'client', rate: 0.005, capacity: 10 }) as unknown as SharedBucket
+  const arrival = { stack: [bucket], cost: 1, route: { name: 'r', gate: new Gate() } }
+  const detail = (): unknown => {
+    const rejection = { reason: 'overflow', buckets: [bucket], retryAfterMs: 100 } as const
+    const visit = { arrival, maxWait: Infinity, givenUp: undefined }
+    return rejectionReply(rejection, { buckets: [] } as unknown as Route, visit, 0).detail
+  }
+  t.equal(detail(), 'bucket "client" is full: 0 of 10, and the rest is for other instances')
+  bucket.queued = 9.5
+  t.equal(detail(), 'bucket "client" is full: 9.5 of 10, and this request costs 1', 'what waits here counts')
+  t.end()
 })

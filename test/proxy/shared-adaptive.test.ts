@@ -1,8 +1,7 @@
 /** Instances on one store share the adaptive rate of an upstream. */
 import t from 'tap'
-import type { News, Override } from '../../src/core/board.js'
-import { AdaptiveLimit } from '../../src/proxy/upstream/adaptive-limit.js'
-import { SharedAdaptive } from '../../src/proxy/upstream/shared-adaptive.js'
+import { AdaptiveLimit, SharedAdaptive } from '../../src/proxy/upstream/adaptive-limit.js'
+import type { News, Override } from '../../src/sharing/board.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 const TARGETS = { min: 0.005, max: 0.5, start: 0.01, errors: 0.02 }

@@ -72,7 +72,7 @@ t.test('an instance that is further from the store has its share, too', async t 
   }
 })
 
-t.test('stacks: each client at its rate, all of them at theirs', async t => {
+t.test('long: stacks: each client at its rate, all of them at theirs', async t => {
   const world = createWorld([client, everyone], 4, seeded(2, 0.05, 0.4))
   const keys = Array.from({ length: 12 }, (_, at) => `client ${at}`)
   saturate(world, keys, 6, 10_000)

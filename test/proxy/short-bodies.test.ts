@@ -414,7 +414,7 @@ for (const [kind, options] of KINDS) {
     const slow = await send(t, rig, upload(5, 'hell'))
     await pass(rig, 1_000, 5)
     const { context } = rig.proxy
-    context.shaper.control.pause(context.routes[0]!.upstream.gate, 3_000)
+    context.shaper.engine.pause(context.routes[0]!.upstream.gate, 3_000)
     slow.send('o')
     await turns()
     await pass(rig, 3_900, 100)

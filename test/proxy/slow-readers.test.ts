@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer, connect as tcpConnect } from 'node:net'
 import t from 'tap'
-import { unconfirmedBytes } from '../../src/proxy/http/connection/send-queue.js'
+import { unconfirmedBytes } from '../../src/proxy/client/backlog.js'
 import {
   askOnce,
   type Client,

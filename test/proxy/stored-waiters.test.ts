@@ -2,7 +2,7 @@
 import t from 'tap'
 import { resetKey } from '../../src/admin/keys/reset.js'
 import { parseConfig } from '../../src/config/load.js'
-import { StoreError } from '../../src/core/store.js'
+import { StoreError } from '../../src/sharing/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { through } from '../stores/through.js'
 import { askOnce, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from './harness.js'

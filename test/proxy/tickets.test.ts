@@ -1,8 +1,7 @@
 import t from 'tap'
-import type { Board } from '../../src/core/board.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { SharedTicketKey } from '../../src/proxy/exchange/tickets/shared-ticket-key.js'
-import { Tickets } from '../../src/proxy/exchange/tickets/tickets.js'
+import { SharedTicketKey, Tickets } from '../../src/proxy/features/tickets.js'
+import type { Board } from '../../src/sharing/board.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 const HOLDER = { route: 'api', client: '192.0.2.1', cost: { cost: 1 } }

@@ -74,6 +74,7 @@ async function replay(t: Test, trace: readonly Sent[]) {
     expired: 0,
     failed: 0,
     refused: 0,
+    accepted: 0,
   }
   let latest = 0
   const proxy = await startProxy({
@@ -153,7 +154,16 @@ t.test('a day of real requests, compressed', async t => {
     `admitted and rejected are those of the model; the latest release was ${latest.toFixed(0)} ms late`,
   )
   t.equal(statuses.filter(status => status !== 200 && status !== 429).length, 0, 'no other answers')
-  t.same(outcomes, { ...outcomes, forwarded: admitted.size, rejected, cancelled: 0, expired: 0, failed: 0, refused: 0 })
+  t.same(outcomes, {
+    ...outcomes,
+    forwarded: admitted.size,
+    rejected,
+    cancelled: 0,
+    expired: 0,
+    failed: 0,
+    refused: 0,
+    accepted: 0,
+  })
   t.equal(seen.length, admitted.size, 'nothing reached the upstream twice, nothing was lost')
 
   const early: string[] = []

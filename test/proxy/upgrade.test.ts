@@ -13,7 +13,8 @@ import {
 import { Readable } from 'node:stream'
 import { connect as connectSecurely, createServer as createTlsServer } from 'node:tls'
 import util from 'node:util'
-import t, { type Test } from 'tap'
+import type { Test } from 'tap'
+import t from 'tap'
 import { WebSocket, WebSocketServer } from 'ws'
 import {
   openTunnel,
@@ -21,7 +22,7 @@ import {
   type TunnelEnd,
   type TunnelOptions,
   watchUpgradeSocket,
-} from '../../src/proxy/http/websocket-tunnel.js'
+} from '../../src/proxy/upstream/tunnel.js'
 
 const fixture = (name: string) => readFileSync(new URL(`../fixtures/upgrade-${name}.pem`, import.meta.url))
 const key = fixture('key')
@@ -182,7 +183,7 @@ const digest = (data: Buffer) => createHash('sha256').update(data).digest('hex')
 // These tests wait more than they compute.
 t.jobs = 4
 
-t.test('ws: large frames both ways', async t => {
+t.test('long: ws: large frames both ways', async t => {
   for (const secure of [false, true]) {
     const http = secure ? createSecureServer({ key, cert }) : createServer()
     const wss = new WebSocketServer({ server: http as Server, maxPayload: 2 ** 24, handleProtocols: () => 'echo' })
@@ -744,7 +745,7 @@ t.test('idle: traffic one way is enough to live', async t => {
   await scene.over()
 })
 
-t.test('a peer that does not close after the other side is cut off', async t => {
+t.test('long: a peer that does not close after the other side is cut off', async t => {
   const client = await stage(t, socket => socket.end(SWITCH), { tunnelIdleTimeout: 0 })
   const lingering = client.dial()
   lingering.resume().write(ASK)

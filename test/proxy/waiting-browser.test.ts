@@ -53,6 +53,19 @@ t.test('a browser that waits in the page arrives by itself', async t => {
   t.same(rig.outcomes.slice(5), ['all rejected 429', 'all forwarded 200'])
 })
 
+t.test('who has used up the quota of a month is told the day and the time', async t => {
+  const upstream = await httpUpstream(t)
+  const begun = Date.now()
+  const wallNow = () => Date.parse('2026-11-12T10:00:00Z') + Date.now() - begun
+  const buckets = { calls: { key: 'all', quota: { limit: 1, per: 'month' } } }
+  const rig = await startRig(t, { upstream: upstream.url, buckets }, { realPacer: true, wallNow })
+  const full = async (): Promise<void> => void (await askOnce(t, rig, get('/first')))
+  const { page, faults } = await open(t, `${rig.proxy.url}/there`, full, { locale: 'en-GB' })
+  // 18.6 days from now, whenever that is.
+  await says(page, '[data-shaper="wait"]', /^\d{1,2} [A-Z][a-z]+ at \d\d:\d\d$/)
+  t.same(faults(), [])
+})
+
 t.test('with appointments its address stands for the ticket: newcomers do not take its room', async t => {
   const { rig } = await start(t, { routes: [{ name: 'all', mode: 'meter', appointments: true }] }, 10)
   const { page, faults } = await open(t, `${rig.proxy.url}/there`, () => fill(t, rig, 10))
@@ -109,7 +122,7 @@ t.test('the page is told of changes while it waits', async t => {
   t.equal(await text(page, '[data-shaper="position"]'), '1')
   t.equal(rig.proxy.context.pageStreams.size, 1)
   const { bucketTable, shaper } = rig.proxy.context
-  shaper.control.reset(bucketTable.peek('all', '127.0.0.1')!)
+  shaper.engine.reset(bucketTable.peek('all', '127.0.0.1')!)
   await says(page, '#there', 'You are there')
   t.equal(page.url(), `${rig.proxy.url}/there#part`)
   t.same(faults(), [])

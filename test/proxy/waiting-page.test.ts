@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { faultOfTemplate } from '../../src/config/waiting-template.js'
+import { IncomingRequest } from '../../src/proxy/exchange/incoming-request.js'
 import { PageWait } from '../../src/proxy/exchange/page-wait.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { blocks } from '../docs-code.js'
@@ -208,7 +209,7 @@ t.test('a client that does not take what it is told loses its stream', async t =
   }
   const rawHeaders = ['Host', 'example.test']
   const req = { method: 'GET', url: `${STREAM}?for=%2F`, httpVersionMinor: 1, rawHeaders, complete: true } as const
-  new PageWait(context, connection as never, req, answer as never).start()
+  new PageWait(new IncomingRequest(context, connection as never, req), answer as never).start()
   t.same(told, ['retry: 2000\n\n'], 'nothing more is given to a full buffer')
   t.notOk(isOpen)
   t.equal(context.pageStreams.size, 0)

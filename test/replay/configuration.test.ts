@@ -36,6 +36,18 @@ const lines = (requests: readonly { at: number; ip?: string; method?: string; pa
 const burst = (count: number, more: object = {}, gap = 0) =>
   Array.from({ length: count }, (_, at) => ({ at: at * gap, ...more }))
 
+t.test('quotas count by the calendar of the log, and those that are spread pace what is left', async t => {
+  const quota = (more: object, capacity?: number) =>
+    configured(t, { buckets: { calls: { quota: { per: 'hour', ...more }, ...(capacity && { capacity }) } } })
+  // From 10:05:03 on, each minute: in four hours of the clock.
+  const counted = await replay(planOf(lines(burst(200, {}, 60_000)), quota({ limit: 10 })))
+  t.match(counted, { atOnce: 40, delayed: 0, rejected: 160 })
+  // Each 30 s for 100 minutes: 60 until 11:00, then one a minute, and two wait at the end.
+  const spread = await replay(planOf(lines(burst(200, {}, 30_000)), quota({ limit: 60, spread: true }, 2)))
+  const released = spread.atOnce + spread.delayed
+  t.ok(released >= 106 && released <= 109, `${released}`)
+})
+
 t.test('routes, modes and costs work as in the proxy', async t => {
   const config = configured(t, {
     buckets: { client: { key: 'ip', rate: '1/s', capacity: 10 }, login: { key: 'ip', rate: '6/30s', capacity: 2 } },
@@ -210,6 +222,26 @@ t.test('tiers, penalties and keys of headers', async t => {
   t.match(blocked.clients.hardest[0]!.client, '192.0.2.1', 'the address stands in for a missing key')
 })
 
+t.test('what no log has is told, and is missing', async t => {
+  const config = configured(t, {
+    upstream: 'echo:',
+    identity: { jwt: { jwksUrl: 'https://id.example/keys' } },
+    buckets: {
+      user: { key: ['jwt:sub', 'body:tenant'], rate: '1/s', capacity: 2 },
+      host: { key: { from: 'cert', missing: 'all' }, rate: '1/s', capacity: 5 },
+    },
+  })
+  const result = await replay(planOf(lines(burst(10, { more: { http_authorization: 'Bearer x' } })), config))
+  t.match(result, { admitted: 2 })
+  t.same(
+    ['jwt:sub', 'body:tenant', 'cert'].map(
+      key => result.notes.filter(note => note.includes(`the key "${key}"`)).length,
+    ),
+    [1, 1, 1],
+  )
+  t.match(result.notes[0], /^no log has what the key "jwt:sub" is made of; no request counts as having it$/)
+})
+
 t.test('a field that the log lacks is an error for a flag and a note for a file', async t => {
   await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'header:x-api-key' })), {
     message:
@@ -236,7 +268,7 @@ t.test('IPv6 clients are counted by network', async t => {
   t.same(clients.hardest.map(({ client }) => client).sort(), ['192.0.2.1', '2001:db8:0:0::/64'])
 })
 
-t.test('two configurations are compared on the same requests', async t => {
+t.test('long: two configurations are compared on the same requests', async t => {
   const a = configured(t, { buckets: { client: { key: 'ip', rate: '1/s', capacity: 5 } } })
   const dir = t.testdir({ 'b.json': '{ "buckets": { "client": { "key": "ip", "rate": "2/s", "capacity": 3 } } }' })
   const b = limitsOfFile(join(dir, 'b.json'), {}, {})

@@ -2,7 +2,7 @@ import t from 'tap'
 import { CommonLogParser } from '../../src/replay/formats/parsers/common-log.js'
 import { JsonParser } from '../../src/replay/formats/parsers/json-lines.js'
 import { readTimestamp } from '../../src/replay/formats/timestamp.js'
-import { bytes, readAll } from './logs.js'
+import { bytes, logFile, readAll } from './logs.js'
 
 /** The addresses, requests, agents and times read from a log of these lines. */
 async function read(lines: string[], options = {}) {
@@ -219,6 +219,20 @@ t.test('R8: a duration is taken off by its unit; without one the times stay, and
   t.same((await read(w3c, { fields: { unit: 'us' } })).requests, ['192.0.2.1 GET /  -2'])
 })
 
+t.test('request_time in whole numbers is asked about: it may be ms or us', async t => {
+  const line = (took: unknown) =>
+    JSON.stringify({ msec: '1431857104.250', remote_addr: '192.0.2.1', request: 'GET /b HTTP/1.1', request_time: took })
+  const notesOf = async (times: unknown[], fields = {}) =>
+    (await readAll([logFile(t, times.map(took => `${line(took)}\n`).join(''))], { fields })).reading.notes
+  t.match(await notesOf([250, 3_000, 12]), [/"request_time" counts as seconds, .* whole numbers up to 3000/])
+  t.match(await notesOf(['250']), [/whole numbers up to 250/])
+  for (const times of [[3_000, 0.25], ['3000.000'], [1, 2, 3]]) t.same(await notesOf(times), [], String(times))
+  t.same(await notesOf([250, 3_000], { unit: 'ms' }), [])
+  await t.rejects(read([line(250), line(3_000)]), {
+    message: /not in the order of time.*"request_time" counts as seconds/s,
+  })
+})
+
 t.test('AWS ALB: the three times are subtracted, and -1 counts as 0', async t => {
   const { formats, requests, bad, origin } = await read([
     'https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/path?q=1 HTTP/1.1" "curl/7.46.0" ECDHE-RSA TLSv1.2 arn:aws "Root=1-58337281" "www.example.com" "arn:x" 1 2018-07-02T22:22:48.364000Z "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"',
@@ -251,6 +265,10 @@ t.test('JSON of nginx, Caddy and Traefik', async t => {
     '{"ts":1646861402,"request":{"client_ip":"192.0.2.9","method":"GET","uri":"/y","headers":{}},"duration":1e-3}',
   ])
   t.same(caddy.requests, ['192.0.2.9 GET /x curl/7.82.0 250', '192.0.2.9 GET /y  999'])
+  const old = await read([
+    '{"ts":1646861402,"request":{"remote_addr":"192.0.2.9:4444","method":"GET","uri":"/z"},"duration":0.001}',
+  ])
+  t.match(old.requests, [/^192\.0\.2\.9(?::4444)? GET \/z /], 'before 2.5')
   const traefik = await read([
     '{"ClientAddr":"192.0.2.3:5123","ClientHost":"192.0.2.3","Duration":2000000000,"RequestMethod":"PUT","RequestPath":"/t","RequestHost":"a.example","StartUTC":"2022-01-01T00:00:01.125Z","time":"2022-01-01T00:00:03Z","request_User-Agent":"Go-http-client/2.0"}',
   ])
@@ -314,6 +332,13 @@ t.test('a format can be given, and an unknown format is reported', async t => {
   t.same([empty.reading.requests, empty.reading.errors], [0, []])
 })
 
+t.test('a log of JSON whose client has an unknown name asks for the name', async t => {
+  const line = '{"time":1770112800000,"req":{"method":"GET","url":"/","remoteAddress":"192.0.2.1"}}'
+  await t.rejects(read([line]), { message: /, no address: .*; name the field with --field ip=NAME, name the format/ })
+  const fields = { ip: 'req.remoteAddress', method: 'req.method', path: 'req.url' }
+  t.match((await read([line], { fields })).requests, [/^192\.0\.2\.1 GET \//])
+})
+
 t.test('R2: prefixes of syslog and of containers are removed', async t => {
   const line = '192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8"'
   const json =
@@ -326,6 +351,7 @@ t.test('R2: prefixes of syslog and of containers are removed', async t => {
     'Feb  3 2026 10:00:00.123456 host nginx/access: ',
     'Feb 03 10:00:00.123456 host nginx[12]: ',
     'Tue 2026-02-03 10:00:00 UTC host nginx[12]: ',
+    'web_nginx.1.x7k2v9q0a1b2c3d4e5f6g7h8i@node-1    | ',
     'Tue 2026-02-03 10:00:00.123456 +03 host nginx.service[12]: ',
     '1770112800.123456 host nginx[12]: ',
     '[1234567.890123] host nginx[12]: ',

@@ -1,19 +1,20 @@
 /** The three ways to apply limits (one bucket as a meter, the shaper, many limits at once) give the same results. */
+
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { slackOf } from '../../src/core/bucket/limits.js'
 import { parseRate } from '../../src/core/units.js'
+import { slackOf } from '../../src/decider/costs.js'
 import type { LineParser } from '../../src/replay/formats/line-parser.js'
 import { CommonLogParser } from '../../src/replay/formats/parsers/common-log.js'
 import { RouteDirectory } from '../../src/replay/input/client-directory.js'
 import { parseGrid, pointsOf } from '../../src/replay/plan/sweep-grid.js'
 import { parseTarget } from '../../src/replay/plan/target.js'
 import { replay } from '../../src/replay/replay.js'
-import type { Bound } from '../../src/replay/runs/bound-run.js'
+import { type Bound, type PointOutcome, SweepRun } from '../../src/replay/runs/level-rows.js'
 import { MeterRun } from '../../src/replay/runs/meter-run.js'
 import { ShaperRun } from '../../src/replay/runs/shaper-run.js'
-import { type PointOutcome, SweepRun } from '../../src/replay/runs/sweep-run.js'
+import { runs } from '../runs.js'
 import { FIXTURE, planOf } from './logs.js'
 
 const arrivalsOf = fc
@@ -47,7 +48,7 @@ function parserOf(client: number): LineParser {
   return parser
 }
 
-t.test('a bucket as a meter, the shaper with its queues, and a row of levels agree', async t => {
+t.test('property: a bucket as a meter, the shaper with its queues, and a row of levels agree', async t => {
   await fc.assert(
     fc.asyncProperty(arrivalsOf, limitsOf, async (arrivals, { rate, capacity, burst, cost, mode }) => {
       fc.pre(cost <= capacity)
@@ -92,7 +93,7 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
         if (Math.abs(swept.wait.max - b.waits.max) > 1e-3) throw new Error('max of the sweep')
       }
     }),
-    { numRuns: 200 },
+    { numRuns: runs(200) },
   )
 })
 

@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { timeInSecond } from '../../src/replay/input/spread-in-second.js'
+import { timeInSecond } from '../../src/replay/input/reorder.js'
 import { bytes, combined, FIXTURE, fixtureText, logFile, readAll } from './logs.js'
 
 const START = 1_431_857_103
@@ -22,9 +22,9 @@ t.test('files are sorted stably, however late a line is', async t => {
 
 t.test('a stream is sorted within a minute, and later lines count at the edge of the window', async t => {
   const lines = [0, 100, 41, 40, 39, 7].map((second, at) => combined(START + second, `192.0.2.${at}`))
-  const { seen, reading } = await readAll(bytes(lines.join('')))
+  const { seen, reading } = await readAll(bytes(lines.join(''), combined(START + 101, '192.0.2.9').repeat(200)))
   t.same(
-    seen.map(({ at, address }) => `${at} ${address}`),
+    seen.slice(0, 6).map(({ at, address }) => `${at} ${address}`),
     ['0 192.0.2.0', '40000 192.0.2.3', '40000 192.0.2.4', '40000 192.0.2.5', '41000 192.0.2.2', '100000 192.0.2.1'],
   )
   t.equal(reading.late, 2)
@@ -86,6 +86,35 @@ t.test('several logs are read as one, in any order, rotated or parallel', async 
   t.same((await readAll([`${dir}/odd`, `${dir}/even`])).seen, whole)
 })
 
+t.test('logs that overlap by more than a day are put together, and a log in the wrong order is sorted', async t => {
+  const lines = Array.from({ length: 400 }, (_, at) => combined(START + at * 3_000, `192.0.2.${at % 200}`))
+  const dir = t.testdir({
+    even: lines.filter((_, at) => at % 2 === 0).join(''),
+    odd: lines.filter((_, at) => at % 2 === 1).join(''),
+    turned: lines.slice(200).join('') + lines.slice(0, 200).join(''),
+  })
+  const order = ({ seen }: Awaited<ReturnType<typeof readAll>>) => seen.map(({ address }) => address)
+  const whole = await readAll(bytes(lines.join('')))
+  const both = await readAll([`${dir}/odd`, `${dir}/even`])
+  t.same(both.seen, whole.seen)
+  t.equal(both.reading.late, 0)
+  t.same(order(await readAll([`${dir}/turned`])), order(whole))
+})
+
+t.test('standard input in the wrong order is refused: its requests would be a burst that never was', async t => {
+  const lines = Array.from({ length: 400 }, (_, at) => combined(START + at * 3_000, `192.0.2.${at % 200}`))
+  await t.rejects(readAll(bytes(lines.slice(200).join(''), lines.slice(0, 200).join(''))), {
+    message:
+      /^standard input is not in the order of time: 200 of 400 requests are late by up to \d+ min; name the files/,
+  })
+})
+
+t.test('a few times that are far off are errors, and do not sort everything', async t => {
+  const lines = Array.from({ length: 400 }, (_, at) => combined(START + at))
+  const { reading } = await readAll([logFile(t, [...lines, combined(START - 900_000), combined(START + 401)].join(''))])
+  t.equal(reading.late, 1)
+})
+
 t.test('request times count in a log after a log without them', async t => {
   const took = combined(START + 200, '192.0.2.2', '"-" "curl/8" 5.000')
   const dir = t.testdir({ first: combined(START), second: took })
@@ -110,6 +139,8 @@ t.test('a line that is too long is bad, and the next one is good', async t => {
   const { seen, reading } = await readAll(bytes(...(text.match(/.{1,9999}\n?/gs) ?? [])))
   t.equal(seen.length, 2)
   t.same([...reading.bad.reasons], [['too long', 1]])
+  const atOnce = await readAll(bytes(text))
+  t.same([...atOnce.reading.bad.reasons], [['too long', 1]], 'also in one piece')
 })
 
 t.test('gzip data that is cut off or damaged is read as far as possible', async t => {

@@ -1,15 +1,17 @@
 /** Compares the recommendation of `--target` with a search of the whole grid of docs/replay.md. */
+
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { parseRate } from '../../src/core/units.js'
-import { timeInSecond } from '../../src/replay/input/spread-in-second.js'
+import { timeInSecond } from '../../src/replay/input/reorder.js'
 import { parseGrid, rateText } from '../../src/replay/plan/sweep-grid.js'
 import { parseTarget } from '../../src/replay/plan/target.js'
 import { replay } from '../../src/replay/replay.js'
 import type { ReplayReport } from '../../src/replay/report/report.js'
 import { shaper, shaperHere } from '../cli/command.js'
+import { runs } from '../runs.js'
 import { bytes, combined, FIXTURE, fixtureText, planOf } from './logs.js'
 
 const START = 1_431_857_103
@@ -147,7 +149,7 @@ const shapeOf: fc.Arbitrary<Shape> = fc.record({
   mode: fc.constantFrom('shape' as const, 'shape' as const, 'meter' as const),
 })
 
-t.test('the recommendation is the smallest of all limits', async t => {
+t.test('property: the recommendation is the smallest of all limits', async t => {
   const seen = { some: 0, none: 0 }
   const check = async (arrivals: readonly Arrival[], bounds: Bounds, choice: Choice, shape: Shape) => {
     const settings = {
@@ -173,7 +175,9 @@ t.test('the recommendation is the smallest of all limits', async t => {
       assert.ok(Math.abs(found.wait[figure] - expected.found[figure]) < 2e-3, `${figure} is exact`)
     }
   }
-  await fc.assert(fc.asyncProperty(arrivalsOf, boundsOf, fc.constantFrom(...CHOICES), shapeOf, check), { numRuns: 300 })
+  await fc.assert(fc.asyncProperty(arrivalsOf, boundsOf, fc.constantFrom(...CHOICES), shapeOf, check), {
+    numRuns: runs(300),
+  })
   t.ok(seen.some > 80 && seen.none > 20, JSON.stringify(seen))
 })
 

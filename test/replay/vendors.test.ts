@@ -338,7 +338,7 @@ t.test('every format can be named, and detection finds the same', async t => {
   }
 })
 
-t.test('parsers take time linear in the length of a line', t => {
+t.test('long: parsers take time linear in the length of a line', t => {
   /** Lines of about this length that make naive patterns go back and forth. */
   const hostile = (length: number): string[] => {
     const fill = (text: string): string => text.repeat(Math.ceil(length / text.length))

@@ -95,9 +95,40 @@ export async function startGateProxy(
   for (const each of beside) put(each, edit(placed(deployed(each))))
   const text = edit(placed(deployed(file)))
   const path = put(file, change?.(text, folder) ?? text)
+  return startServer(t, { name, install, args: args(path, folder), folder, port })
+}
+
+/** nginx with a file of a test. @param http what stands in `http { }` */
+export function startNginx(t: Teardown, port: number, http: string): Promise<GateProxy> {
+  return startWith(t, 'nginx', port, `events {}\nerror_log stderr warn;\nhttp {\n${http}\n}\n`)
+}
+
+/** HAProxy with a file of a test. */
+export function startHaproxy(t: Teardown, port: number, text: string): Promise<GateProxy> {
+  return startWith(t, 'haproxy', port, text)
+}
+
+function startWith(t: Teardown, name: ProxyName, port: number, text: string): Promise<GateProxy> {
+  const { file, install, args, change }: Program = PROGRAMS[name]
+  const folder = mkdtempSync(join(tmpdir(), `shaper-${name}-`))
+  const path = join(folder, file)
+  writeFileSync(path, change?.(text, folder) ?? text)
+  return startServer(t, { name, install, args: args(path, folder), folder, port })
+}
+
+interface ServerStart {
+  readonly name: ProxyName
+  readonly install: string
+  readonly args: string[]
+  /** It is removed after the test. */
+  readonly folder: string
+  readonly port: number
+}
+
+async function startServer(t: Teardown, { name, install, args, folder, port }: ServerStart): Promise<GateProxy> {
   const proxy = { port, output: '' }
   const env = { ...process.env, HOME: folder, XDG_DATA_HOME: folder, XDG_CONFIG_HOME: folder }
-  const child = spawn(name, args(path, folder), { cwd: folder, env, stdio: ['pipe', 'pipe', 'pipe'] })
+  const child = spawn(name, args, { cwd: folder, env, stdio: ['pipe', 'pipe', 'pipe'] })
   endWithThisProcess(child)
   t.teardown(async () => {
     await end(child)

@@ -165,6 +165,19 @@ export async function startPostgres(): Promise<PostgresServer> {
   }
 }
 
+/** A table with a time in ms, 0 at first, and how to set it. */
+export async function createTime({ url }: PostgresServer, name: string) {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  await client.query(`CREATE TABLE ${name} (ms float8)`)
+  await client.query(`INSERT INTO ${name} VALUES (0)`)
+  return {
+    sql: `(SELECT ms FROM ${name})`,
+    set: (ms: number) => client.query({ name: 'set', text: `UPDATE ${name} SET ms = $1`, values: [ms] }),
+    close: () => client.end(),
+  }
+}
+
 /** A PgBouncer in front of a PostgreSQL, until the test ends. @returns its URL */
 export async function startPgBouncer(
   t: { teardown(run: () => unknown): void },

@@ -25,7 +25,7 @@ async function start(t: Test) {
   })
   const states: string[] = []
   const sharing = new Sharing({ store, onOutage: 'closed', clock, id: 'a', changed: ({ state }) => states.push(state) })
-  const shaper = new Shaper({ clock, store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) })
+  const shaper = new Shaper({ clock, share: sharing.shareBy(clock) })
   const table = new BucketTable(10, (limits, key) => sharing.createBucket(limits, key))
   const gate = new Gate()
   const run = async (until: number): Promise<void> => {
@@ -54,7 +54,7 @@ async function start(t: Test) {
       expire: (now: number) => expired.push(now),
       reject: () => undefined,
     }
-    sharing.shaper.admit({ route, stack: [bucket], cost: 1 }, callbacks, Infinity)
+    shaper.arrive({ route, stack: [bucket], cost: 1 }, callbacks, 'shape', Infinity)
   }
   await run(5_000)
   t.equal(shaper.queued, 1)

@@ -1,7 +1,7 @@
 /** A store of two shards, of which one is away: the buckets on the other are shared as before. On the virtual clock. */
 import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
-import type { OnOutage } from '../../src/core/shared-shaper.js'
+import type { OnOutage } from '../../src/sharing/shard.js'
 import { random } from '../core/run.js'
 import { createWorld, type Request, type World } from '../proxy/instances.js'
 
@@ -69,7 +69,7 @@ t.test('closed: only the clients of the shard that is away are rejected', async 
   t.ok(Math.abs(rateOf(world, 'b1', 9_000, 12_000) - 100) <= 1, 'b again')
 })
 
-t.test('a stack over both follows the one that is away', async t => {
+t.test('long: a stack over both follows the one that is away', async t => {
   const wide: BucketLimits = { name: 'everyone', rate: 0.2, capacity: 80 }
   for (const onOutage of ['local', 'closed'] as const) {
     const { world, unavailable } = await play(

@@ -1,8 +1,8 @@
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import type { Store } from '../../src/core/store.js'
-import type { UpstreamState } from '../../src/core/upstream-state.js'
+import type { UpstreamState } from '../../src/sharing/board.js'
 import { SharedPause } from '../../src/sharing/shared-pause.js'
+import type { Store } from '../../src/sharing/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 /** Two instances that share a pause. Each has a list of the pauses that it has heard of, in ms. */

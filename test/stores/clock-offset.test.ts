@@ -1,6 +1,6 @@
 /** How moments of a store's clock are mapped, and how late they are. */
 import t from 'tap'
-import { Offset } from '../../src/stores/clock-offset.js'
+import { Offset } from '../../src/stores/timing.js'
 
 /** An answer of a store whose clock is behind ours by 1 s. Ways in ms. */
 function answer(offset: Offset, at: number, [there, back]: readonly [number, number], behind = 1_000): void {

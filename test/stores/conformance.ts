@@ -2,29 +2,29 @@
  * Rules for every store, on a real server in real time. Levels are exact because buckets leak one unit an hour. Tests wait
  * for conditions, not for times.
  */
+
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import { QUOTA_RATE } from '../../src/config/derived/default-capacity.js'
 import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import type { Clock } from '../../src/core/clock.js'
+import { FORECAST, FRAME, LEASE_LIFE, SLOT_GRACE } from '../../src/decider/constants.js'
+import type { AppointmentRequest, BucketRef, LeaseAnswer, LeaseRequest } from '../../src/decider/record.js'
 import {
   type Admission,
-  type BucketRef,
   type ClaimAnswer,
-  FRAME,
   HORIZON,
   IDLE_REPORT,
-  LEASE_LIFE,
-  type LeaseAnswer,
-  type LeaseRequest,
   longestBackDate,
-  type PromiseRequest,
-  SLOT_GRACE,
   type Slot,
   type Store,
-} from '../../src/core/store.js'
-import { RoundTrip } from '../../src/stores/round-trip.js'
+  StoreError,
+} from '../../src/sharing/store.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { RoundTrip } from '../../src/stores/timing.js'
 import { exchangesInRealTime } from './exchange-conformance.js'
+import { askAll, shapeOf } from './samples.js'
 
 /** The clock for the stores under test. */
 export const clock: Clock = {
@@ -85,8 +85,8 @@ async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since 
 }
 
 /** What is left out is nothing. */
-async function ask(store: Store, request: Partial<PromiseRequest> & Pick<PromiseRequest, 'bucket' | 'client'>) {
-  return store.promise!({ cost: 1, more: 0, booking: 0, maxWait: Infinity, fit: 0, ...request })
+async function ask(store: Store, request: Partial<AppointmentRequest> & Pick<AppointmentRequest, 'bucket' | 'client'>) {
+  return store.appoint!({ cost: 1, more: 0, booking: 0, maxWait: Infinity, fit: 0, ...request })
 }
 
 /** The report of an instance that has nothing and needs nothing. */
@@ -666,7 +666,12 @@ export function conformance(
         const free = refused.granted ? Number.NaN : refused.freeAt[0]! - first
         t.ok(Math.abs(free - hours * HOUR) < MAPPING, `cost ${cost}: free ${free} ms after the first`)
       }
-      t.equal((await claim(other, stack, 0.5)).granted, true, 'there is room for this')
+      // The first slots may lie a few ms further ahead than this one could; half a unit drains in half an hour.
+      const rest = await until(
+        () => claim(other, stack, 0.5),
+        ({ granted }) => granted,
+      )
+      t.equal(rest.granted, true, 'there is room for this')
       t.equal((await claim(other, stack, 0.5)).granted, false)
     })
 
@@ -742,14 +747,16 @@ export function conformance(
         t.ok(slot >= before - back && slot <= clock.now() + HORIZON.most, `${slot - before} ms, wanted ${-back}`)
         if (since === 0) t.ok(slot >= before, 'not at all where nothing was waited for')
       }
-      const one = perSecond(20)
-      const first = slotOf(await claim(store, [one]))
-      await sleep(first + 51 - clock.now())
-      const second = slotOf(await claim(store, [one], 1, 60_000))
-      // On a busy machine the answer may have taken longer.
-      const late = clock.now() - (first + 50)
-      if (late < SLOT_GRACE) t.ok(Math.abs(second - first - 50) < MAPPING + SLOT_GRACE, `${second - first} ms`)
-      t.ok(second - first >= 50 - MAPPING, 'not before it was free')
+      // 51 ms, and the answers of a machine that is not busy.
+      await within(t, 80, async t => {
+        const one = perSecond(20)
+        const first = slotOf(await claim(store, [one]))
+        await sleep(first + 51 - clock.now())
+        const second = slotOf(await claim(store, [one], 1, 60_000))
+        const late = clock.now() - (first + 50)
+        if (late < SLOT_GRACE) t.ok(Math.abs(second - first - 50) < MAPPING + SLOT_GRACE, `${second - first} ms`)
+        t.ok(second - first >= 50 - MAPPING, 'not before it was free')
+      })
     })
 
     await test('an admission claims in one go', async t => {
@@ -762,8 +769,10 @@ export function conformance(
       const second = await admit(other, [a, b], 1, { claim: true })
       expectLevels(t, second, [2, 2], 'second')
       const answer = second.admitted ? second.claim : undefined
-      t.ok(answer?.granted === false && Math.abs(answer.freeAt[0]! - slot - HOUR) < MAPPING, 'admitted without a slot')
-      t.ok(answer?.granted === false && Math.abs(answer.freeAt[1]! - slot - HOUR / 2) < MAPPING)
+      const freeAt = answer?.granted === false ? answer.freeAt : []
+      // Moments of the store are known as well as it has answered so far. These are hours.
+      t.ok(Math.abs(freeAt[0]! - slot - HOUR) < SLACK, `admitted without a slot: ${freeAt[0]! - slot} ms`)
+      t.ok(Math.abs(freeAt[1]! - slot - HOUR / 2) < SLACK, `${freeAt[1]! - slot} ms`)
       const third = await admit(store, [bucket(1, 10), a], 1, { claim: true })
       t.equal(third.admitted, false, 'a refused one claims nothing')
       const alone = await admit(store, [bucket(1, 10)], 1)
@@ -808,7 +817,7 @@ export function conformance(
         t.match(await ask(store, { bucket: one, client: 7, cost }), { made: false }, what)
         await play(t, other, [[[one, two], 0, Infinity, 'admitted', [4, 4]]])
       }
-      for (const each of [{ used: NaN }, { want: NaN }, { lacks: NaN }, { largest: NaN }]) {
+      for (const each of [{ held: NaN }, { want: NaN }, { lacks: NaN }, { largest: NaN }]) {
         const answer = await lease(store, one, { instance: 0.7, ...each })
         t.ok(Object.values(answer).flat().every(Number.isFinite), JSON.stringify([each, answer]))
       }
@@ -817,6 +826,62 @@ export function conformance(
         [[one, two], 1, Infinity, ['overflow', [0, 1], 1], [10, 10]],
       ])
       t.equal((await claim(store, [one, two])).granted, true)
+    })
+
+    await test('a quota counts, and starts anew with each period', async t => {
+      const key = `quota ${process.pid}`
+      const period = (hour: number) => ({ from: 0, until: HOUR, end: 1_800_000_000_000 + hour * HOUR })
+      const quota = (hour: number, capacity = 5): BucketRef => {
+        return bucket(0, capacity, { key, rate: QUOTA_RATE, quota: period(hour) })
+      }
+      const counts = async (store: Store, hour: number, cost: number) => {
+        const { admitted, levels } = await admit(store, [quota(hour)], cost, { claim: true })
+        return [admitted, levels[0]]
+      }
+      t.same(await counts(store, 1, 3), [true, 3])
+      await sleep(20)
+      t.same(await counts(other, 1, 2), [true, 5], 'nothing drains, to the last digit')
+      t.match(await admit(store, [quota(1)]), { admitted: false, reason: 'overflow', refusing: [0], levels: [5] })
+      await store.giveBack({ stack: [quota(1)], cost: 1 })
+      t.same(await store.settle!({ stack: [quota(1)], cost: -0.5 }), [-0.5])
+      t.same(await counts(other, 1, 1.5), [true, 5])
+      t.same(await counts(other, 1, 0), [true, 5])
+      t.same(
+        await store.settle!({ stack: [quota(1)], cost: 3 }),
+        [3],
+        'what it really cost counts, also above the limit',
+      )
+      t.same(await store.settle!({ stack: [quota(1)], cost: -3 }), [-3])
+      t.same(await counts(other, 1, 0), [true, 5])
+      t.same(await counts(other, 2, 1), [true, 1], 'the next hour has begun')
+      t.same(await counts(store, 1, 1), [true, 2], 'an instance that is behind counts in it')
+      t.same(await counts(store, 2, 3), [true, 5])
+      t.same(await counts(store, 2, 1), [false, 5])
+      t.same((await admit(other, [quota(2, 10)], 4)).levels, [9], 'a limit that is raised')
+      await other.reset(quota(2))
+      t.same(await counts(store, 2, 4), [true, 4])
+      const rate = bucket(1, 10, { key })
+      await play(t, other, [
+        [[rate], 2, Infinity, 'admitted', [2]],
+        [[rate, bucket(1, 1)], 2, Infinity, ['too-costly', [1], undefined], [2, 0]],
+      ])
+      t.same(await counts(store, 2, 1), [true, 1], 'a bucket that becomes a quota counts from 0')
+    })
+
+    await test('a quota delays nothing, and a stack takes from both or from none', async t => {
+      const key = `quota of a stack ${process.pid}`
+      const quota = bucket(0, 3, {
+        ...{ key, rate: QUOTA_RATE },
+        quota: { from: 0, until: HOUR, end: 1_800_000_000_000 },
+      })
+      const pace = perSecond(50, 2)
+      t.match(await admit(store, [pace, quota], 2), { admitted: true, levels: [2, 2] })
+      const refused = await admit(store, [pace, quota], 2)
+      t.match([refused.admitted, refused.levels[1]], [false, 2])
+      const before = clock.now()
+      const slots = [await nextSlot(store, [pace, quota], 1), await nextSlot(other, [pace, quota], 1)]
+      t.ok(slots[1]! - slots[0]! >= 20 - MAPPING && slots[1]! - before < SLACK, `${slots}`)
+      for (let times = 0; times < 20; times += 1) t.equal((await claim(store, [quota])).granted, true)
     })
 
     await test('giveBack of a cost', async t => {
@@ -976,19 +1041,23 @@ export function conformance(
       }
     })
 
-    await test('time that another bucket of the stack leaves is for others', async t => {
-      const [quick, slow] = [perSecond(100, 100), perSecond(10, 100)]
-      const stack = [quick, slow]
-      slotOf(await claim(store, stack))
-      const later = slotOf(await store.claim({ stack, cost: 1, since: 0, ahead: FRAME }))
-      const slots = [later]
-      while (slots.length < 6) slots.push(await nextSlot(other, [quick], 1))
-      t.ok(Math.min(...slots) < later - 50, `${later - Math.min(...slots)} ms before it`)
-      slots.sort((x, y) => x - y)
-      for (const [place, slot] of slots.entries())
-        if (place > 0) t.ok(slot - slots[place - 1]! >= 10 - MAPPING, `${slot - slots[place - 1]!} ms apart`)
-      const next = slotOf(await store.claim({ stack, cost: 1, since: 0, ahead: 2 * FRAME }))
-      t.ok(next - later >= 100 - MAPPING, 'the other bucket keeps its distance')
+    await test('a bucket before the last of a stack counts a slot from before it, by four periods at most', async t => {
+      const [own, shared] = [perSecond(50, 100), perSecond(20, 100)]
+      const stack = [own, shared]
+      const claimOwn = (bucket: BucketRef[], more: object) =>
+        store.claim({ stack: bucket, cost: 1, since: 1_000, ahead: FRAME, ...more })
+      // The second waits for the shared bucket until 50 ms later. Its own was free all the time. All are asked in one call.
+      const claims = [claimOwn([shared], {}), claimOwn(stack, { own: 1 }), claimOwn([own], {})]
+      const [, first, next] = (await Promise.all(claims)).map(slotOf) as [number, number, number]
+      t.ok(next <= first - 10 + MAPPING, `${next - first} ms: its own was free before`)
+      const late = perSecond(50, 100)
+      const at = clock.now() + 110
+      const ahead = [claimOwn([late], { notBefore: at, within: 1, own: 1 }), claimOwn([late], {})]
+      const [far, after] = (await Promise.all(ahead)).map(slotOf) as [number, number]
+      t.ok(
+        after >= far - 60 - MAPPING && after <= far - 60 + MAPPING,
+        `${after - far} ms: 80 ms before, and its length`,
+      )
     })
 
     await test('two instances lease the slots of one schedule', async t => {
@@ -1012,6 +1081,23 @@ export function conformance(
       t.ok(slots.length >= 5, `${slots.length} slots`)
       for (const [index, slot] of slots.entries())
         t.ok(slot - slots[0]! >= index * 10 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
+    })
+
+    await test('a lease deals a burst at once to what waits, and slots that are apart to what is expected', async t => {
+      const slotsFor = async (priority: number): Promise<number[]> => {
+        const one = bucket(360_000, 100, { burst: 5 })
+        const demand = [{ priority, weight: 1, cost: 8 }]
+        const { slots } = await lease(store, one, { instance: 0.1, demand, largest: 1, lead: 20 })
+        return slots.map(({ at }) => at)
+      }
+      const waiting = await slotsFor(3)
+      t.equal(waiting.length, 8)
+      t.ok(waiting[4]! - waiting[0]! <= MAPPING, `${waiting[4]! - waiting[0]!} ms`)
+      for (const place of [5, 6, 7]) t.ok(waiting[place]! - waiting[place - 1]! >= 10 - MAPPING, `slot ${place}`)
+      const expected = await slotsFor(FORECAST)
+      t.ok(expected.length >= 5, `${expected.length} slots`)
+      for (let place = 1; place < expected.length; place += 1)
+        t.ok(expected[place]! - expected[place - 1]! >= 10 - MAPPING, `slot ${place} of what is expected`)
     })
 
     await test('slots are dealt out no faster than the pace of an instance, and others have those between them', async t => {
@@ -1095,7 +1181,7 @@ export function conformance(
         t.equal(second.roomRate, 0, 'the rate is leased already')
         await level(55, 'both')
         t.match(await admit(store, [one], 50), { reason: 'overflow' })
-        const later = await lease(store, one, { instance: 0.1, used: 4, want: -1 })
+        const later = await lease(store, one, { instance: 0.1, held: 4, want: -1 })
         near(later.room, 0, 'it asks for each')
         near(later.level, 4, 'what it has used counts')
         t.equal(later.instances, 1)
@@ -1114,7 +1200,8 @@ export function conformance(
         t.ok(Math.abs(full.level - 130) < SLACK / HOUR && full.spare < -29, `${full.level} wait, ${full.spare} fit`)
         t.same([full.room, full.roomRate], [0, 0], 'nothing is admitted before it fits')
         t.match(await admit(other, [one]), { reason: 'overflow' })
-        expectLevels(t, await look(), [130], 'though it is not leased by who asks')
+        const [level] = (await look()).levels
+        t.ok(Math.abs(level! - 130) < SLACK / HOUR, `${level}, though it is not leased by who asks`)
         // A slot of the schedule has been dealt for one of them.
         const rest = await lease(store, one, { demand: [], lacks: 39, want: 0.5 })
         t.ok(
@@ -1124,7 +1211,7 @@ export function conformance(
         expectLevels(t, await look(), [40.5], 'they have left')
         const looks = await lease(other, one, { instance: -1 })
         t.ok(Math.abs(looks.level - 40) < SLACK / HOUR, `${looks.level}: who only looks is told what waits`)
-        await lease(store, one, { lacks: 0 })
+        await lease(store, one, { lacks: 0, held: rest.filled })
         expectLevels(t, await look(), [10], 'the meter is as before')
         const filling = bucket(1, 100, { overflow: 'fill' })
         await lease(store, filling, { demand, lacks: 30, want: -1 })
@@ -1162,7 +1249,7 @@ export function conformance(
       await other.reset(one)
       await play(t, store, [[[one], 7, Infinity, 'admitted', [7]]])
       t.equal((await claim(other, [one])).granted, true, 'its schedule begins anew')
-      const { instances, room, level, until } = await lease(store, one, { used: 1, want: 1, returned: slots })
+      const { instances, room, level, until } = await lease(store, one, { held: 1, want: 1, returned: slots })
       t.same([instances, room], [1, 1], 'an instance that has not heard of it is a new one')
       t.ok(Math.abs(level - 8) < SLACK / HOUR, 'what it has admitted counts')
       t.ok(until - slots[0]!.at > HOUR / 2, 'and a slot of before does not shorten the schedule')
@@ -1205,6 +1292,15 @@ export function conformance(
 
     await test('instances tell each other of an upstream', t => exchangesInRealTime(t, store, other))
     await beats
+
+    await test('each verb is answered as in memory', async t => {
+      const model = new Map(askAll(createMemoryStore({ clock })))
+      for (const [verb, ask] of askAll(store)) t.same(shapeOf(await ask()), shapeOf(await model.get(verb)!()), verb)
+    })
+
+    await store.close()
+    if (store !== other)
+      for (const [verb, ask] of askAll(store)) await t.rejects(ask(), StoreError, `${verb}: it is closed`)
   })
 }
 

@@ -1,12 +1,14 @@
 /** Rules for every store about the states of upstreams that instances exchange. */
+
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import type { Store } from '../../src/core/store.js'
-import type { UpstreamState } from '../../src/core/upstream-state.js'
+import type { UpstreamState } from '../../src/sharing/board.js'
+import type { Store } from '../../src/sharing/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { runs } from '../runs.js'
 
 const HOUR = 3_600_000
 const DAY = 24 * HOUR
@@ -134,24 +136,24 @@ const step = fc.record({
  * store may notice that a state is over before its clock goes back, and another store may not.
  */
 export function exchangeModelled(name: string, create: () => Promise<Settable>): void {
-  t.test(`${name} has the same state of an upstream as memory`, async t => {
+  t.test(`property: ${name} has the same state of an upstream as memory`, async t => {
     const { stores, setTime, close } = await create()
     t.teardown(close)
-    let runs = 0
+    let played = 0
     const property = fc.asyncProperty(fc.array(step, { maxLength: 30, size: 'max' }), async steps => {
       let now = START
-      runs += 1
+      played += 1
       const model = createMemoryStore({ clock: { ...createVirtualClock(), now: () => now } })
       for (const [index, { gap, news, who }] of steps.entries()) {
         now += gap
         await setTime(now)
-        const upstream = `run ${runs}`
+        const upstream = `run ${played}`
         const got = JSON.stringify(rounded(await stores[who % stores.length]!.exchange(upstream, news)))
         const wanted = JSON.stringify(rounded(model.exchange(upstream, news)))
         if (got !== wanted) throw new Error(`step ${index}: ${got}, wanted ${wanted}`)
       }
     })
-    await fc.assert(property, { numRuns: 60 })
+    await fc.assert(property, { numRuns: runs(60) })
   })
 }
 

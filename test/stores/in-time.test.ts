@@ -1,7 +1,8 @@
 /** Work that has a time to be done in. */
+
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { inTime } from '../../src/stores/in-time.js'
+import { inTime } from '../../src/stores/timing.js'
 
 t.test('work that is late fails, and does not go on', async t => {
   const done: string[] = []

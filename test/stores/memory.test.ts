@@ -1,22 +1,14 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { VIEW_LIFE } from '../../src/core/board.js'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import {
-  type BucketRef,
-  type ClassDemand,
-  FORECAST,
-  FRAME,
-  HORIZON,
-  LEASE_LIFE,
-  longestBackDate,
-  SLOT_GRACE,
-  type Store,
-} from '../../src/core/store.js'
-import { BEAT_LIFE } from '../../src/stores/constants.js'
-import { createMemoryStore } from '../../src/stores/memory/store.js'
-import { MemoryUpstreams } from '../../src/stores/memory/upstreams.js'
+import type { Bucket } from '../../src/decider/bucket.js'
+import { BEAT_LIFE, FORECAST, FRAME, LEASE_LIFE, SLOT_GRACE } from '../../src/decider/constants.js'
+import type { BucketRef, ClassDemand } from '../../src/decider/record.js'
+import { VIEW_LIFE } from '../../src/sharing/board.js'
+import { HORIZON, longestBackDate, type Store } from '../../src/sharing/store.js'
+import { createMemoryStore, MemoryUpstreams, PARTS_FORM } from '../../src/stores/memory/store.js'
+import { runs } from '../runs.js'
 import { boardConformance } from './board-conformance.js'
 import { clock, conformance, IDLE } from './conformance.js'
 import { exchangeConformance } from './exchange-conformance.js'
@@ -29,6 +21,22 @@ conformance('memory', async () => {
 boardConformance('memory', async () => {
   const store: Store = createMemoryStore({ clock })
   return { store, other: store, close: () => store.close() }
+})
+
+t.test('parts of another form have another number', async t => {
+  const store = createMemoryStore({ clock: { now: () => 1_000 } })
+  const bucket = client(10, 10)
+  store.lease({ ...lessee, bucket, demand: [{ priority: 3, weight: 1, cost: 5 }] })
+  const [part] = store.parts()
+  const { state } = part as { state: Bucket }
+  const names = (each: object): string => Object.keys(each).join(' ')
+  t.equal(PARTS_FORM, 1)
+  t.same([state, state.leases!, state.leases!.lessees[0]!, state.leases!.lessees[0]!.demand[0]!].map(names), [
+    'level at free blocked rate leasedRate leasedUntil leasedRoom leases kept keptUntil promises',
+    'lessees spare turns owed lateBy beyond gone lead largest',
+    'instance seenAt nextAt lead late largest pace pacedAt demand slots room filled roomRate roomUntil lacks readyAt latest forecast',
+    'priority weight part cost turn arrivals passed point lessee place key',
+  ])
 })
 
 t.test('what instances have shown is forgotten when another one shows something', async t => {
@@ -59,41 +67,6 @@ function setUp(start = 0) {
   const time = createVirtualClock({ start })
   return { time, store: createMemoryStore({ clock: time }) }
 }
-
-/** A bucket with 100/s and a gap from 10 to 60 ms, before its last slot. */
-function setUpGap() {
-  const time = createVirtualClock({ start: 0 })
-  const store = createMemoryStore({ clock: time, reach: { horizon: 75, back: 0 } })
-  const [slow, quick] = [client(1_000 / 60, 100, { name: 'slow' }), client(100, 100)]
-  const claim = (stack: BucketRef[], cost = 1): number | undefined => {
-    const answer = store.claim({ stack, cost, since: 0, ahead: FRAME })
-    return answer.granted ? answer.slot.at : undefined
-  }
-  t.same([claim([slow, quick]), claim([slow, quick])], [0, 60])
-  return { store, quick, claim }
-}
-
-t.test('the gap before a slot is used once, and its slots are apart', async t => {
-  const { quick, claim } = setUpGap()
-  t.same(
-    Array.from({ length: 6 }, () => claim([quick])),
-    [10, 20, 30, 40, 50, 70],
-  )
-})
-
-t.test('a cost that is settled closes the gap: no slot is granted twice', async t => {
-  const { store, quick, claim } = setUpGap()
-  store.settle({ stack: [quick], cost: -7 })
-  t.same(
-    Array.from({ length: 8 }, () => claim([quick])),
-    [0, 10, 20, 30, 40, 50, 60, 70],
-  )
-})
-
-t.test('a smaller cost does not overtake a larger one through the gap', async t => {
-  const { quick, claim } = setUpGap()
-  t.same([claim([quick], 6), claim([quick])], [70, 130])
-})
 
 /** As an instance sees it whose calls take 30 ms. */
 const FAR = { horizon: 75, back: longestBackDate(30) }
@@ -186,7 +159,7 @@ t.test('from when slots may be used if answers take 30 ms, to the millisecond', 
 })
 
 /** The claims that were not given back never exceed the bound, in whatever order and however late they are given back. */
-t.test('slots that are given back late never let more pass than the burst', async () => {
+t.test('property: slots that are given back late never let more pass than the burst', async () => {
   const step = fc.record({
     gap: fc.constantFrom(0, 0, 1, 30, 100, 250),
     cost: fc.constantFrom(0.5, 1, 2, 4),
@@ -216,7 +189,7 @@ t.test('slots that are given back late never let more pass than the burst', asyn
       }
       return true
     }),
-    { seed: 20, numRuns: 2_000 },
+    { seed: 20, numRuns: runs(2_000) },
   )
 })
 
@@ -251,7 +224,7 @@ t.test('what is set apart for an instance that is gone stays in the level and dr
   time.runUntil(end + 2_000)
   t.equal(level(), 500, 'it drains at the whole rate from then on')
   // It was only late: what it has admitted counts once more, none of it is forgotten.
-  store.lease({ ...lessee, bucket, used: 100 })
+  store.lease({ ...lessee, bucket, held: 100 })
   t.equal(level(), 600)
 })
 
@@ -415,8 +388,12 @@ t.test('what is expected gets no slots if all instances can do without', async t
 t.test('an instance keeps the room that it has not used', async t => {
   const { time, store } = setUp(0)
   const bucket = client(0.000_001, 100)
-  const room = (instance: number, want: number, used = 0) =>
-    Math.round(store.lease({ ...lessee, instance, bucket, want, used }).room * 100) / 100
+  const filled = [0, 0, 0]
+  const room = (instance: number, want: number, used = 0) => {
+    const answer = store.lease({ ...lessee, instance, bucket, want, held: filled[instance]! + used })
+    filled[instance] = answer.filled
+    return Math.round(answer.room * 100) / 100
+  }
   t.equal(room(1, 60), 50, 'half of what is left')
   t.equal(room(2, 100), 25)
   time.runUntil(FRAME)
@@ -567,7 +544,7 @@ const gap = fc.constantFrom(0, 0, 0, 1, 5, 10, 33.25, 200, 5_000)
 const cost = fc.constantFrom(1, 1, 1, 2, 0.5, 0.1, 1.7, 1 / 3)
 const rate = fc.constantFrom(1, 3, 7, 20, 100, 1_000)
 
-t.test('the level is that of a bucket of the core', async () => {
+t.test('property: the level is that of a bucket of the core', async () => {
   const steps = fc.array(fc.tuple(gap, cost, fc.constantFrom('admit', 'admit', 'admit', 'claim', 'back')), {
     maxLength: 80,
   })
@@ -598,10 +575,10 @@ t.test('the level is that of a bucket of the core', async () => {
       }
     }
   })
-  fc.assert(property, { numRuns: 500 })
+  fc.assert(property, { numRuns: runs(500) })
 })
 
-t.test('no window has more requests than slots', async () => {
+t.test('property: no window has more requests than slots', async () => {
   const steps = fc.array(fc.tuple(gap, cost, fc.constantFrom(0, 0, 2, 7, 100), fc.nat(9)), { maxLength: 120 })
   const property = fc.property(rate, rate, steps, (r, all, steps) => {
     const { time, store } = setUp()
@@ -632,14 +609,14 @@ t.test('no window has more requests than slots', async () => {
       }
     }
   })
-  fc.assert(property, { numRuns: 500 })
+  fc.assert(property, { numRuns: runs(500) })
 })
 
 /**
  * Each claim is of an instance at its own distance. Each slot is used at any moment that is allowed, or given back where there
  * is no burst.
  */
-t.test('slots that are used before their time never let more pass than the bound', async () => {
+t.test('property: slots that are used before their time never let more pass than the bound', async () => {
   const step = fc.record({
     gap: fc.constantFrom(0, 0, 1, 5, 20, 60),
     cost: fc.constantFrom(0.5, 1, 1, 2),
@@ -678,5 +655,5 @@ t.test('slots that are used before their time never let more pass than the bound
       }
     }
   })
-  fc.assert(property, { seed: 9, numRuns: 2_000 })
+  fc.assert(property, { seed: 9, numRuns: runs(2_000) })
 })

@@ -1,7 +1,7 @@
 import pg from 'pg'
 import t from 'tap'
 import { createPostgresStore, type PostgresOptions } from '../../src/stores/postgres/store.js'
-import { startPostgres } from '../servers/postgres.js'
+import { createTime, startPostgres } from '../servers/postgres.js'
 import { boardConformance } from './board-conformance.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
@@ -10,19 +10,6 @@ import { modelled, standing } from './model.js'
 /** One for all suites: each has tables of its own. */
 const server = await startPostgres()
 t.teardown(() => server.close())
-
-/** A table with a time in ms, 0 at first, and how to set it. */
-async function createTime(name: string) {
-  const client = new pg.Client({ connectionString: server.url })
-  await client.connect()
-  await client.query(`CREATE TABLE ${name} (ms float8)`)
-  await client.query(`INSERT INTO ${name} VALUES (0)`)
-  return {
-    sql: `(SELECT ms FROM ${name})`,
-    set: (ms: number) => client.query({ name: 'set', text: `UPDATE ${name} SET ms = $1`, values: [ms] }),
-    close: () => client.end(),
-  }
-}
 
 function create(table: string, timeout: number, more: Partial<PostgresOptions> = {}) {
   return createPostgresStore({ url: server.url, table, timeout, clock, ...more })
@@ -57,7 +44,7 @@ t.test('a NaN in PostgreSQL counts as 0', async t => {
 })
 
 clockConformance('PostgreSQL', async () => {
-  const time = await createTime('set_by')
+  const time = await createTime(server, 'set_by')
   const store = create('clock', 1_000, {
     timeSource: `date_part('epoch', clock_timestamp()) * 1000 + ${time.sql}`,
   })
@@ -72,7 +59,7 @@ clockConformance('PostgreSQL', async () => {
 })
 
 modelled('PostgreSQL', async () => {
-  const time = await createTime('set_to')
+  const time = await createTime(server, 'set_to')
   // In the model a clock goes back. A row that was pruned before that would be missing then.
   const store = create('modelled', 5_000, { timeSource: time.sql, clock: standing, pruneEvery: Infinity })
   return {
@@ -87,7 +74,7 @@ modelled('PostgreSQL', async () => {
 
 for (const suite of [exchangeConformance, exchangeModelled]) {
   suite('PostgreSQL', async () => {
-    const time = await createTime(`time_of_${suite.name}`)
+    const time = await createTime(server, `time_of_${suite.name}`)
     const stores = [1, 2].map(() => create(suite.name, 5_000, { timeSource: time.sql, pruneEvery: Infinity }))
     return {
       stores,

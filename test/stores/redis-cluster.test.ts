@@ -1,6 +1,6 @@
 /** Several servers: stacks on two of them, replicas that take over, and a distant server. */
 import t from 'tap'
-import type { BucketRef } from '../../src/core/store.js'
+import type { BucketRef } from '../../src/decider/record.js'
 import { createShaper } from '../../src/index.js'
 import { bucketKey, hashSlot, hashTag } from '../../src/stores/redis/keys.js'
 import { moveAway } from '../servers/distance.js'

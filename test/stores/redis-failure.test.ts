@@ -8,6 +8,7 @@ import { ROOT } from '../cli/command.js'
 import { startRedis, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, failure, levelOf, recovery, TIMEOUT } from './redis-sample.js'
+import { askAll } from './samples.js'
 
 t.test('the script is removed from the server', async t => {
   const server = await startRedis()
@@ -35,14 +36,7 @@ t.test('the server is killed and comes back', async t => {
   await new Promise(setImmediate)
   await server.kill()
   await Promise.all(pending)
-  await Promise.all([
-    fails(t, () => admit(store, [one]), 'admit'),
-    fails(t, () => claim(store, [one]), 'claim'),
-    fails(t, () => store.giveBack({ stack: [one], cost: 1 }), 'giveBack'),
-    fails(t, () => store.reset(one), 'reset'),
-    fails(t, () => store.beat('one'), 'beat'),
-    fails(t, () => store.exchange('one'), 'exchange'),
-  ])
+  await Promise.all(askAll(store).map(([verb, ask]) => fails(t, ask, verb)))
   t.ok(errors.length >= 1 && errors.length < 5, `told: ${errors.join('; ')}`)
   await sleep(2_000)
   await server.start()

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { bucketKey, hashSlot, hashTag, REGISTRY, registryKey, upstreamKey } from '../../src/stores/redis/keys.js'
+import { runs } from '../runs.js'
 
 function key(group: string, name: string, key: string, prefix = 'shaper:'): string {
   return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })
@@ -16,7 +17,7 @@ t.test('plain names give plain keys', async t => {
   t.equal(key('', 'client', '::1'), 'shaper:{%}client:::1')
 })
 
-t.test('different names give different keys, whatever they contain', async () => {
+t.test('property: different names give different keys, whatever they contain', async () => {
   const part = fc.oneof(
     fc.string({ unit: 'binary', maxLength: 5 }),
     fc
@@ -33,11 +34,11 @@ t.test('different names give different keys, whatever they contain', async () =>
       const apart = upstreams[0]!.equals(upstreams[1]!) === (one[0] === other[0])
       return a.equals(b) === same && apart && !others.some(key => a.equals(key)) && !others[0]!.equals(upstreams[0]!)
     }),
-    { numRuns: 5_000 },
+    { numRuns: runs(5_000) },
   )
 })
 
-t.test('the hash tag is the group, with any prefix', async () => {
+t.test('property: the hash tag is the group, with any prefix', async () => {
   const part = fc.oneof(fc.string({ unit: 'binary', maxLength: 5 }), fc.constantFrom('{', '}', '{}', '}{', '{a}', ''))
   fc.assert(
     fc.property(
@@ -47,7 +48,7 @@ t.test('the hash tag is the group, with any prefix', async () => {
       part,
       (prefix, group, name, id) => tagOf(key(group, name, id, prefix)) === hashTag(group),
     ),
-    { numRuns: 2_000 },
+    { numRuns: runs(2_000) },
   )
 })
 

@@ -1,6 +1,7 @@
 /** Helpers for the tests of the Redis store. */
 import type { Test } from 'tap'
-import { type Admission, type BucketRef, type ClaimAnswer, type Store, StoreError } from '../../src/core/store.js'
+import type { BucketRef } from '../../src/decider/record.js'
+import { type Admission, type ClaimAnswer, type Store, StoreError } from '../../src/sharing/store.js'
 import { createRedisStore, type RedisOptions } from '../../src/stores/redis/store.js'
 import { clock } from './conformance.js'
 import { endsWithin } from './ends-within.js'

@@ -1,7 +1,7 @@
 /** The shards of a cluster, as its slots move. */
 import t from 'tap'
+import { Shards } from '../../src/stores/redis/cluster.js'
 import { hashSlot, SLOTS } from '../../src/stores/redis/keys.js'
-import { Shards } from '../../src/stores/redis/shards.js'
 
 /** Slots in equal parts, in order. */
 function dealt(...masters: string[]): string[] {

@@ -1,7 +1,7 @@
 /** A rate that changes with the time of day, in a proxy on a real store: it counts from its moment on, also for those who wait. */
 import t from 'tap'
 import type { Clock } from '../../src/core/clock.js'
-import type { Store } from '../../src/core/store.js'
+import type { Store } from '../../src/sharing/store.js'
 import { createPostgresStore } from '../../src/stores/postgres/store.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { connect, get, httpUpstream, startRig } from '../proxy/harness.js'
@@ -38,7 +38,7 @@ const SERVERS: Record<string, () => Promise<Server>> = {
 }
 
 for (const [name, start] of Object.entries(SERVERS)) {
-  t.test(`${name}: the rate changes at its minute, on both instances`, async t => {
+  t.test(`${name === 'Redis' ? '' : 'long: '}${name}: the rate changes at its minute, on both instances`, async t => {
     const server = await start()
     t.teardown(() => server.stop())
     const arrivals: number[] = []

@@ -1,17 +1,11 @@
-import type { MaybePromise } from '../../src/core/maybe-promise.js'
-import type { Store } from '../../src/core/store.js'
+import type { Store } from '../../src/sharing/store.js'
+import { type Through, wrapped } from '../../src/stores/verbs.js'
 
-/** The same store. Each of its calls goes through `call`. Closing it does nothing. */
-export function through(store: Store, call: <T>(run: () => MaybePromise<T>) => MaybePromise<T>): Store {
-  return {
-    horizon: store.horizon,
-    admit: request => call(() => store.admit(request)),
-    claim: request => call(() => store.claim(request)),
-    giveBack: request => call(() => store.giveBack(request)),
-    ...(store.settle && { settle: request => call(() => store.settle!(request)) }),
-    reset: bucket => call(() => store.reset(bucket)),
-    beat: id => call(() => store.beat(id)),
-    exchange: (upstream, news) => call(() => store.exchange(upstream, news)),
-    close: async () => undefined,
-  }
+/** The same store without leases, appointments and news. Each of its calls goes through `call`. Closing it does nothing. */
+export function through(store: Store, call: Through): Store {
+  const { lease: _lease, appoint: _appoint, leave: _leave, listen: _listen, board: _board, ...plain } = store
+  return Object.assign(
+    wrapped(() => plain, call),
+    { close: async () => undefined },
+  )
 }

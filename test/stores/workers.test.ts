@@ -1,4 +1,5 @@
 /** The store of workers: the memory of their primary, over pipes. */
+
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { Duplex, duplexPair } from 'node:stream'
@@ -6,11 +7,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import fc from 'fast-check'
 import t from 'tap'
-import { type ClaimRequest, type Store, StoreError } from '../../src/core/store.js'
-import { MACHINE } from '../../src/stores/workers/clock.js'
-import { Decoder, Encoder } from '../../src/stores/workers/codec.js'
-import { openFrames } from '../../src/stores/workers/frames.js'
+import type { BucketRef } from '../../src/decider/record.js'
+import { type ClaimRequest, type Store, StoreError } from '../../src/sharing/store.js'
+import { Decoder, Encoder, openFrames } from '../../src/stores/workers/frames.js'
 import { createPrimary, type Primary } from '../../src/stores/workers/primary.js'
+import { MACHINE } from '../../src/stores/workers/protocol.js'
 import { createWorkerStore } from '../../src/stores/workers/store.js'
 import { until } from '../servers/redis.js'
 import { boardConformance } from './board-conformance.js'
@@ -54,7 +55,7 @@ async function inAnotherProcess() {
 
 for (const suite of [conformance, boardConformance]) {
   suite('workers', inOneProcess)
-  suite('workers of a primary in another process', inAnotherProcess)
+  suite('long: workers of a primary in another process', inAnotherProcess)
 }
 
 function ignore(): void {}
@@ -327,8 +328,9 @@ t.test('slots of one lane go to the oldest request, by the clock of the machine'
     const arrivals = { lane, costs: came.map((_, place) => place), times: came.map(at => at - start) }
     const demand = [{ priority: 3, weight: 1, cost: came.length, ...(came.length > 0 && { arrivals }) }]
     const instance = start
-    const rest = { largest: 1, lead: 6, late: 0, pace: Infinity, lacks: 0, used: 0, want: -1, ahead: 0, returned: [] }
-    const { slots } = await store.lease!({ bucket: ref, instance, demand, ...rest })
+    const rest = { largest: 1, lead: 6, late: 0, pace: Infinity, lacks: 0 }
+    const room = { held: 0, drained: 0, kept: 0, want: -1, ahead: 0, returned: [] }
+    const { slots } = await store.lease!({ bucket: ref, instance, demand, ...rest, ...room })
     return slots.map(({ at }) => at + start)
   }
   const late = await report(one, [500, 600])
@@ -343,3 +345,68 @@ t.test('slots of one lane go to the oldest request, by the clock of the machine'
   t.same(await report(one, [600]), [3_006])
   await Promise.all([one.store.close(), other.store.close()])
 })
+
+/** A primary, another one that follows it, and a worker of each. */
+function following() {
+  const [old, fresh] = [createPrimary(), createPrimary()]
+  const [before, after] = [connect(old).store, connect(fresh).store]
+  const follow = (): Duplex => {
+    const [here, there] = duplexPair()
+    for (const part of [...old.store.parts()].map(part => structuredClone(part))) fresh.store.add(part)
+    old.follow(here)
+    fresh.serve(there)
+    return there
+  }
+  return { before, after, follow, close: () => Promise.all([before.close(), after.close()]) }
+}
+
+const ask = (store: Store, one: BucketRef) =>
+  store.admit({ stack: [one], cost: 1, maxWait: Infinity, claim: true }) as Promise<{
+    admitted: boolean
+    claim: { slot?: { at: number }; freeAt?: number[] }
+  }>
+
+t.test('a primary that follows: there is one schedule, and all hear the same news', async t => {
+  const { before, after, follow, close } = following()
+  const override = { bucket: 'a', key: 'b', rate: 1, endsIn: 60_000 }
+  const pause = { pausedFor: 60_000, rate: undefined, rateFor: 0 }
+  await Promise.all([before.board!.setOverride(override), before.exchange('up', pause)])
+  const one = bucket(3_600, 3)
+  const first = await ask(before, one)
+  await before.beat('one')
+  follow()
+  t.match(await after.beat('other'), { count: 2 }, 'who is there is known at once')
+  t.match(await after.board!.overrides(), [{ bucket: 'a', key: 'b', rate: 1 }], 'overrides have gone over')
+  t.ok((await after.exchange('up')).pausedFor > 50_000, 'and pauses')
+  t.equal(Math.round((await ask(after, one)).claim.freeAt![0]! - first.claim.slot!.at), 1_000, 'its slot counts')
+  t.ok((await ask(before, one)).admitted, 'the last room')
+  t.notOk((await ask(after, one)).admitted)
+  const heard: unknown[] = []
+  before.listen!(news => void heard.push(news))
+  await after.exchange('other', pause)
+  await until('news has come', () => heard.length > 0)
+  t.match(heard, [{ about: 'upstream', name: 'other' }])
+  await before.beat('one')
+  await before.close()
+  while ((await after.beat('other')).count !== 1) await new Promise(resolve => setImmediate(resolve))
+  await close()
+})
+
+t.test(
+  'the primary that is followed is gone: who waits is answered, and no slot is where it may have given one',
+  async t => {
+    const { before, follow, close } = following()
+    const one = bucket(36_000, 3)
+    await ask(before, one)
+    const pipe = follow()
+    await ask(before, one)
+    pipe.pause()
+    const waiting = ask(before, bucket(3_600, 3))
+    const gone = clock.now()
+    pipe.end()
+    t.ok((await waiting).admitted)
+    const { claim } = await ask(before, one)
+    t.ok(claim.freeAt![0]! >= gone + 220, 'after all that may be leased, and one period')
+    await close()
+  },
+)

@@ -6,11 +6,9 @@
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 
-/** How many instances to list, to keep for the next call, and to look at in each call. */
 const LISTED = 20
 const KEPT = 60
 const LOOKED_AT = 500
-
 export type Instance = readonly [key: string, bucket: SharedBucket]
 
 export class Fullest {
@@ -25,7 +23,6 @@ export class Fullest {
     this.#bucketTable = bucketTable
   }
 
-  /** Marks an instance with a recent event. */
   hint(key: string): void {
     if (this.#hints.length < KEPT) this.#hints.push(key)
   }

@@ -1,14 +1,12 @@
 /** How the latest requests of single keys ended. */
-import { ownText } from '../../core/structures/own-text.js'
+import { ownText } from '../../core/structures/text.js'
 import type { Observer, Outcome, RejectionCause, RequestRecord } from '../../proxy/observe/observer.js'
 
 /** Requests of each key. */
 const KEPT = 20
-
 /** Keys of each bucket. A new one replaces the key whose last request is oldest. */
 const MOST_KEYS = 2_000
 
-/** The end of a request. */
 export interface RecentRequest {
   /** ms since 1970 */
   readonly at: number
@@ -26,11 +24,9 @@ export interface RecentRequest {
 
 interface KeyRequests {
   readonly key: string
-  /** The latest last. */
   readonly list: RecentRequest[]
 }
 
-/** An observer of the proxy. */
 export class RecentRequests implements Required<Pick<Observer, 'finished'>> {
   readonly #wallNow: () => number
   /** By bucket name, then by key. The key with the latest request comes last. */
@@ -47,7 +43,6 @@ export class RecentRequests implements Required<Pick<Observer, 'finished'>> {
     for (const [place, { limits }] of stack.entries()) this.#add(limits.name, keys[place]!, ended)
   }
 
-  /** The latest last. */
   list(bucket: string, key: string): readonly RecentRequest[] {
     return this.#byBucket.get(bucket)?.get(key)?.list ?? []
   }

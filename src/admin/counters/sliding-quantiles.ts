@@ -5,7 +5,6 @@
 import type { Quantiles } from '../snapshot/snapshot.js'
 
 const SECONDS = 10
-
 /** Samples below this count as 0, in ms. */
 const LEAST = 0.001
 const WIDTH = Math.log(1.02)
@@ -13,7 +12,6 @@ const WIDTH = Math.log(1.02)
 const BINS = Math.ceil(Math.log(1e12) / WIDTH) + 1
 
 interface Second {
-  /** Seconds since the origin of the clock. */
   number: number
   count: number
   max: number

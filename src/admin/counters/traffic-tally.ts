@@ -1,6 +1,7 @@
 /** Counts events for metrics and snapshots. */
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
+import { AGENT_CLASSES, type AgentClass, classifyAgent } from '../../http/agent-class.js'
 import type {
   Decision,
   GivenUp,
@@ -10,16 +11,13 @@ import type {
   RejectionCause,
   RequestRecord,
 } from '../../proxy/observe/observer.js'
-import { DryRunTally } from './dry-run-tally.js'
+import type { BucketRates, BucketSnapshot, DryRunSnapshot } from '../snapshot/snapshot.js'
 import { Fullest } from './fullest.js'
-import { KeyEvents, WatchedKeys } from './key-events.js'
-import { RecentRates } from './recent-rates.js'
-import { RecentSum } from './recent-sum.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
 
+type Figure = keyof BucketRates
 /** Counts by the first digit of the status, which is the index. */
 export type StatusCounts = [number, number, number, number, number, number]
-
 type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
 
 export interface RouteTally {
@@ -37,7 +35,6 @@ export interface RouteTally {
   readonly upstreamResponses: StatusCounts
   /** Requests that waited on to see whether their clients did. */
   trials: number
-  /** Requests that were answered with the answer to another one. */
   coalesced: number
 }
 
@@ -57,10 +54,8 @@ export interface BucketTally {
     | undefined
 }
 
-/** How long the oldest requests in queues have waited. */
-export class OldestWaits {
+class OldestWaits {
   readonly #now: number
-  /** When they came, in ms: the oldest of all, of each bucket by its name, and of some instances. */
   readonly #since = new Map<SharedBucket | string | undefined, number>()
 
   /** @param waiting when each request came, in ms. It may be ten thousand of them */
@@ -87,14 +82,13 @@ export class OldestWaits {
   }
 }
 
-export interface TallyOptions {
+interface TallyOptions {
   /** Monotonic ms. */
   now(): number
   /** ms since 1970, as fine as `now`. */
   wallNow(): number
 }
 
-/** An observer of the proxy. */
 export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
   readonly routes = new Map<string, RouteTally>()
@@ -105,7 +99,6 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   readonly watched = new WatchedKeys()
   readonly #options: TallyOptions
   readonly #since: number
-  /** When each request in a queue came, in ms. */
   readonly #waiting = new Map<RequestRecord, number>()
   #bucketTable: BucketTable | undefined
 
@@ -125,7 +118,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     if (found === undefined) {
       found = {
         queued: 0,
-        outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
+        outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0, accepted: 0 },
         rehearsed: { would_reject: 0, would_delay: 0 },
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
         givenUpLately: new RecentSum(60),
@@ -168,17 +161,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   }
 
   arrived({ stack, keys, cost }: RequestRecord): void {
-    const now = this.#options.now()
-    for (const [place, bucket] of stack.entries()) {
-      const tally = this.bucket(bucket.limits.name)
-      tally.offered += cost
-      tally.lately.offered.add(now, cost)
-      if (tally.focus?.bucket === bucket) tally.focus.events.arrived(cost, this.#options.wallNow())
-      this.watched.find(bucket.limits.name, keys[place]!)?.arrived(cost, this.#options.wallNow())
-    }
+    for (const [place, bucket] of stack.entries()) this.#count('offered', bucket, keys[place]!, cost)
   }
 
-  /** @param instances those that are told */
   oldestWaits(instances: Iterable<SharedBucket>): OldestWaits {
     return new OldestWaits(this.#waiting, this.#options.now(), new Set(instances))
   }
@@ -216,14 +201,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
 
   sent({ stack, keys, cost }: RequestRecord): void {
     this.inFlight += 1
-    const now = this.#options.now()
-    for (const [place, bucket] of stack.entries()) {
-      const tally = this.bucket(bucket.limits.name)
-      tally.released += cost
-      tally.lately.released.add(now, cost)
-      if (tally.focus?.bucket === bucket) tally.focus.events.sent(cost, this.#options.wallNow())
-      this.watched.find(bucket.limits.name, keys[place]!)?.sent(cost, this.#options.wallNow())
-    }
+    for (const [place, bucket] of stack.entries()) this.#count('released', bucket, keys[place]!, cost)
   }
 
   retried(): void {
@@ -244,16 +222,20 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
     if (inFlight) this.inFlight -= 1
     if (outcome !== 'rejected') return
-    const now = this.#options.now()
     if (rejection !== undefined) countRejection(own.rejections, rejection)
     for (const [place, bucket] of stack.entries()) {
-      const tally = this.bucket(bucket.limits.name)
-      tally.rejected += cost
-      tally.lately.rejected.add(now, cost)
-      tally.fullest.hint(keys[place]!)
-      if (tally.focus?.bucket === bucket) tally.focus.events.turnedAway(cost, this.#options.wallNow())
-      this.watched.find(bucket.limits.name, keys[place]!)?.turnedAway(cost, this.#options.wallNow())
+      this.bucket(bucket.limits.name).fullest.hint(keys[place]!)
+      this.#count('rejected', bucket, keys[place]!, cost)
     }
+  }
+
+  #count(figure: Figure, bucket: SharedBucket, key: string, cost: number): void {
+    const { name } = bucket.limits
+    const tally = this.bucket(name)
+    tally[figure] += cost
+    tally.lately[figure].add(this.#options.now(), cost)
+    if (tally.focus?.bucket === bucket) tally.focus.events.add(figure, cost, this.#options.wallNow())
+    this.watched.find(name, key)?.add(figure, cost, this.#options.wallNow())
   }
 
   rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
@@ -274,3 +256,190 @@ function countRejection(rejections: RejectionCounts, { bucket, reason }: Rejecti
 }
 
 type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed'
+
+/** When the requests of one key came, left and were rejected, and their cost since somebody began to watch it. */
+class KeyEvents {
+  offered = 0
+  released = 0
+  rejected = 0
+  readonly #times = { offered: new RecentTimes(), released: new RecentTimes(), rejected: new RecentTimes() }
+
+  /** @param at ms since 1970 */
+  add(figure: Figure, cost: number, at: number): void {
+    this[figure] += cost
+    this.#times[figure].add(at)
+  }
+
+  focus(key: string): NonNullable<BucketSnapshot['focus']> {
+    const { offered, released, rejected } = this.#times
+    return { key, watchers: 1, arrivals: offered.list(), releases: released.list(), rejections: rejected.list() }
+  }
+}
+
+/** More than the admin server has streams. */
+const MOST_WATCHED = 32
+/** ms. A key is watched for this long after the last stream has asked for it. The slowest stream asks every 10 s. */
+const UNASKED = 30_000
+
+interface WatchedKey {
+  readonly bucket: string
+  readonly key: string
+  readonly events: KeyEvents
+  askedAt: number
+}
+
+export class WatchedKeys {
+  #watched: WatchedKey[] = []
+
+  /** What has happened to a key since it was asked for first. @param now monotonic ms */
+  ask(bucket: string, key: string, now: number): KeyEvents {
+    this.#watched = this.#watched.filter(({ askedAt }) => now - askedAt < UNASKED)
+    let found = this.#watched.find(each => each.bucket === bucket && each.key === key)
+    if (found === undefined) {
+      found = { bucket, key, events: new KeyEvents(), askedAt: now }
+      this.#watched.push(found)
+      if (this.#watched.length > MOST_WATCHED) this.#watched.sort((a, b) => b.askedAt - a.askedAt).pop()
+    }
+    found.askedAt = now
+    return found.events
+  }
+
+  find(bucket: string, key: string): KeyEvents | undefined {
+    for (const each of this.#watched) if (each.key === key && each.bucket === bucket) return each.events
+    return undefined
+  }
+}
+
+/** The present second and the four before it, so that a burst of a fraction of a second is seen by who looks right after it. */
+const SECONDS = 5
+/** ms. What has begun just now is not taken for a high rate. */
+const LEAST = 1_000
+
+/** What arrived at a bucket, left it and was rejected in the latest seconds. Times in ms. */
+export class RecentRates {
+  readonly offered = new RecentSum(SECONDS)
+  readonly released = new RecentSum(SECONDS)
+  readonly rejected = new RecentSum(SECONDS)
+  readonly #since: number
+
+  /** @param since nothing happened before */
+  constructor(since: number) {
+    this.#since = since
+  }
+
+  rates(now: number): BucketRates {
+    const seconds = Math.max(LEAST, Math.min(now - this.#since, this.offered.span(now))) / 1_000
+    const rate = (sum: RecentSum): number => Math.round((sum.sum(now) / seconds) * 1_000) / 1_000
+    return { offered: rate(this.offered), released: rate(this.released), rejected: rate(this.rejected) }
+  }
+}
+
+/** Keeps the latest 256 times of an event. */
+const KEPT = 256
+
+export class RecentTimes {
+  #times: number[] = []
+
+  add(time: number): void {
+    this.#times.push(time)
+    // Dropping many at once keeps the cost per event low.
+    if (this.#times.length >= 2 * KEPT) this.#times = this.#times.slice(-KEPT)
+  }
+
+  list(): number[] {
+    return this.#times.slice(-KEPT)
+  }
+}
+
+/** How many keys to count, and how many to list. */
+const MOST_KEYS = 2_000
+const LISTED = 50
+
+type Listed = DryRunSnapshot['keys'][number]
+type Hit = { -readonly [Name in keyof Listed]: Listed[Name] }
+
+/** What dry runs would have done, by key and by class of user agent. */
+export class DryRunTally {
+  readonly #since: number
+  readonly #hits = new Map<string, Hit>()
+  readonly #agents = Object.fromEntries(
+    AGENT_CLASSES.map(name => [name, { would_reject: 0, would_delay: 0 }]),
+  ) as DryRunSnapshot['agents'] & Record<AgentClass, Record<Decision, number>>
+
+  constructor(since: number) {
+    this.#since = since
+  }
+
+  add(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
+    const agent = classifyAgent(request.header('user-agent'))
+    this.#agents[agent][decision] += 1
+    const { route, stack, keys } = request
+    const place = stack.findIndex(({ limits }) => limits.name === bucket)
+    const key = keys[Math.max(0, place)] ?? ''
+    const id = JSON.stringify([route, bucket, key, agent])
+    let hit = this.#hits.get(id)
+    if (hit === undefined) {
+      if (this.#hits.size >= MOST_KEYS) this.#forget()
+      hit = { route, bucket, key, agent, wouldReject: 0, wouldDelay: 0, longestWait: 0 }
+      this.#hits.set(id, hit)
+    }
+    if (decision === 'would_reject') hit.wouldReject += 1
+    else hit.wouldDelay += 1
+    hit.longestWait = Math.max(hit.longestWait, wait)
+  }
+
+  snapshot(): DryRunSnapshot {
+    return { since: this.#since, keys: this.#ranked().slice(0, LISTED), agents: structuredClone(this.#agents) }
+  }
+
+  /** Drops the half that was hit least, so that a flood of new keys does not push out those hit most. */
+  #forget(): void {
+    const ranked = this.#ranked()
+    this.#hits.clear()
+    for (const hit of ranked.slice(0, MOST_KEYS / 2)) {
+      this.#hits.set(JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent]), hit)
+    }
+  }
+
+  #ranked(): Hit[] {
+    return [...this.#hits.values()].sort((a, b) => b.wouldReject - a.wouldReject || b.wouldDelay - a.wouldDelay)
+  }
+}
+
+/** Sums up what happens in the latest seconds: the present one, and as many whole ones before it. */
+export class RecentSum {
+  readonly #sums: Float64Array
+  /** The latest second in which something happened, since the origin of the clock. */
+  #latest = -Infinity
+
+  constructor(seconds: number) {
+    this.#sums = new Float64Array(seconds)
+  }
+
+  add(now: number, amount = 1): void {
+    this.#advance(now)
+    this.#sums[this.#placeOf(this.#latest)]! += amount
+  }
+
+  sum(now: number): number {
+    this.#advance(now)
+    return this.#sums.reduce((total, sum) => total + sum, 0)
+  }
+
+  /** Of how many ms the sum is. */
+  span(now: number): number {
+    return now - (Math.floor(now / 1_000) + 1 - this.#sums.length) * 1_000
+  }
+
+  #advance(now: number): void {
+    const second = Math.floor(now / 1_000)
+    const passed = Math.min(this.#sums.length, second - this.#latest)
+    for (let back = 0; back < passed; back += 1) this.#sums[this.#placeOf(second - back)] = 0
+    this.#latest = Math.max(second, this.#latest)
+  }
+
+  #placeOf(second: number): number {
+    const { length } = this.#sums
+    return ((second % length) + length) % length
+  }
+}

@@ -17,12 +17,14 @@ export function count(value) {
 /** null: it bounds requests in flight only. */
 export const perSecond = rate => (rate === null ? 'any rate' : `${count(rate)}/s`)
 
+/** The rate of a bucket or a key, or until when a quota counts. */
+export const rateText = ({ rate, quotaEnds }) =>
+  quotaEnds === undefined ? perSecond(rate) : `until ${moment(quotaEnds)}`
+
 export const percent = share => `${Math.round(share * 100)} %`
 
 /** How full a bucket is. One that holds any amount has a capacity of null and is never full. */
 export const fullness = ({ level, capacity }) => (capacity === null ? 0 : level / capacity)
-
-/** What a bucket holds at most. */
 export const amount = capacity => (capacity === null ? 'any amount' : count(capacity))
 
 /** What a bucket holds, of what it holds at most if there is such a bound. */
@@ -61,10 +63,8 @@ export const moment = at =>
 
 /** The key as shown. A dry run lists requests without the key of its bucket under the empty key. */
 export const keyName = key => (key === '' ? '(no key)' : key)
-
 export const byId = id => document.getElementById(id)
 
-/** An element with a class and a text. */
 export function make(tag, className, text) {
   const element = document.createElement(tag)
   if (className) element.className = className
@@ -114,7 +114,6 @@ export function list(parent, unordered, { nameOf, create, fill }) {
   })
 }
 
-/** Fills a bar to a share of 0..1. */
 export function setShare(fill, share) {
   fill.style.setProperty('inline-size', `${(Math.min(1, Math.max(0, share)) * 100).toFixed(1)}%`)
 }

@@ -6,7 +6,6 @@ export const SPAN = 60_000
 const MOST_EVENTS = 4_096
 /** A release this soon after an arrival, in ms, found the bucket idle if its slot was free. */
 const AT_ONCE = 20
-
 /** The longest time from an arrival to its rejection, in ms: a shared store may have to be asked. */
 const ASKING = 250
 /** `admitted`: arrivals that were not rejected; `asked`: all arrivals, as { time, isTurned }. */
@@ -16,7 +15,6 @@ const NONE = { arrivals: [], admitted: [], asked: [], releases: [], rejections: 
 export class ServerClock {
   #offsets = []
 
-  /** A snapshot taken at `at` has arrived. */
   sync(at) {
     this.#offsets.push(performance.now() - at)
     if (this.#offsets.length > 40) this.#offsets.shift()
@@ -36,7 +34,6 @@ export class History {
   samples = []
   /** Times of the instance in focus, in ms since 1970, oldest first. */
   events = { ...NONE }
-  /** Levels of the instance in focus: { at, level }. */
   levels = []
   focus = undefined
   /** What the server has counted over the same time, for a page that has not seen as much of it. Undefined: it does not tell. */
@@ -81,7 +78,6 @@ export class History {
     return ((last[figure] - this.#at(figure, from)) / (last.at - from)) * 1_000
   }
 
-  /** The complete seconds until `now`, oldest first: { end, offered, released, rejected } in cost units. */
   bins(now) {
     const bins = []
     const first = this.samples[0].at
@@ -101,7 +97,6 @@ export class History {
     return bins
   }
 
-  /** The level of the instance in focus at a time. */
   levelAt(at) {
     return interpolated(this.levels, 'level', at)
   }
@@ -113,7 +108,6 @@ export class History {
     return Object.assign(new History(), { ...copies, focus, perSecond })
   }
 
-  /** Events per second of the instance in focus over the last `ms`. */
   eventRate(kind, ms) {
     const until = this.samples.at(-1).at
     // The server tells earlier events, too.

@@ -1,43 +1,40 @@
 /** The dashboard: receives snapshots and shows them. */
+import { showHour } from './charts.js'
+import { fillChooser, fillFocus, fillNotice, WINDOW } from './focus.js'
 import { byId, colour, count, duration, list, make, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
-import { askKey } from './lists/key-panel.js'
-import { askOverrides } from './lists/keys.js'
-import { askReset } from './lists/reset.js'
-import { fillDryRun, fillKeys, fillMembers, fillRoutes, fillUpstreams } from './lists/tables.js'
-import { fillChooser, fillFocus, fillNotice, WINDOW } from './pictures/focus.js'
-import { showHour } from './pictures/hour.js'
-import { halt, stage } from './pictures/stage.js'
+import {
+  askKey,
+  askOverrides,
+  askReset,
+  fillDryRun,
+  fillKeys,
+  fillMembers,
+  fillRoutes,
+  fillUpstreams,
+} from './lists.js'
+import { halt, stage } from './stage.js'
 import { connect, scope, token } from './stream.js'
 
 /** The time over which the rates of instances are counted, in ms. */
 const RATE_OVER = 5_000
-
 /** A trouble that comes and goes, as of an upstream that is full at times, is shown for so long, in ms. */
 const TROUBLE_STAYS = 2_000
-
 /** A p99 of lateness that is worth a look, in ms. */
 const LATE = 5
-
 /** How often the buckets are sorted, in ms. */
 const SORT_EVERY = 5_000
-
 const clock = new ServerClock()
 const histories = new Map()
-/** Totals of all routes. Only `rejected` is used. */
 let totals = new History()
-
 let snapshot
 /** Earlier snapshots of all instances, at most `RATE_OVER` old: { at, members }. */
 let earlier = []
-/** The user has chosen what to see. */
 let hasChosenScope = false
 let lostSince
-/** The name of the bucket that the user has chosen. */
 let chosen
 /** The key that the user has chosen, with what the page has seen of it: { bucket, key, history }. */
 let chosenKey
-/** What is wrong, as the server said it last. */
 let troubles = { at: -Infinity, texts: [] }
 let order = []
 let orderedAt = -Infinity
@@ -99,7 +96,6 @@ function followKey({ at, watched }) {
   chosenKey.history.add(at, alone(watched))
 }
 
-/** Shows a bucket with all its keys. */
 function showBucket(name) {
   chosen = name
   scope.watch(undefined)
@@ -196,7 +192,6 @@ function fillTroubles({ at, troubles: texts = [] }) {
   return troubles.texts.length > 0
 }
 
-/** The figures of all buckets, in the colours of their state. */
 function fillFigures({ upstreams, wait, lateness, queued, oldestMs, inFlight }, isTroubled) {
   for (const each of ['p50', 'p90', 'p99', 'max']) {
     put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))

@@ -2,35 +2,21 @@
 import { readFileSync } from 'node:fs'
 import { policyHash } from '../../http/policy-hash.js'
 
-const STYLES = ['main.css', 'pictures/stage.css', 'lists/lists.css', 'lists/keys.css']
-
 /** The modules of the script, each after those that it imports. */
-const MODULES = [
-  ...['format.js', 'history.js', 'stream.js'],
-  ...['canvas.js', 'bucket.js', 'charts.js', 'hour.js', 'stage.js', 'focus.js'].map(name => `pictures/${name}`),
-  ...['tables.js', 'reset.js', 'key-panel.js', 'keys.js'].map(name => `lists/${name}`),
-  'main.js',
-]
+const MODULES = ['format', 'history', 'stream', 'charts', 'stage', 'focus', 'lists', 'main']
+let page: ReturnType<typeof build> | undefined
 
-export interface DashboardPage {
-  readonly html: string
-  readonly headers: Readonly<Record<string, string>>
-}
-
-let page: DashboardPage | undefined
-
-/** Builds the page from the files of this folder, once. */
-export function dashboardPage(): DashboardPage {
+export function dashboardPage() {
   page ??= build()
   return page
 }
 
-function build(): DashboardPage {
-  const style = `\n${STYLES.map(read).join('\n')}`
+function build() {
+  const style = `\n${read('style.css')}`
   // The modules become one script with one scope, so imports and exports are removed.
-  const script = `\n${MODULES.map(read)
+  const script = `\n${MODULES.map(name => read(`${name}.js`))
     .join('\n')
-    .replace(/^import [^;]*? from '\.{1,2}\/.*'\n/gm, '')
+    .replace(/^import [^;]*? from '\.\/.*'\n/gm, '')
     .replace(/^export /gm, '')}`
   const html = read('index.html')
     .replace('<!-- style -->', () => `<style>${style}</style>`)

@@ -13,36 +13,27 @@ export const scope = {
     return this.isOfOthers ? 1_000 : 250
   },
   get query() {
-    const which = this.isAll
-      ? '&all'
-      : this.instance === undefined
-        ? ''
-        : `&instance=${encodeURIComponent(this.instance)}`
+    const one = this.instance === undefined ? '' : `&instance=${encodeURIComponent(this.instance)}`
     const { bucket, key } = this.watched ?? {}
     const watched = key === undefined ? '' : `&bucket=${encodeURIComponent(bucket)}&key=${encodeURIComponent(key)}`
-    return `interval=${this.interval}${which}${watched}`
+    return `interval=${this.interval}${this.isAll ? '&all' : one}${watched}`
   },
-  /** Watches another key from now on, or none. */
   watch(watched) {
     if (watched === undefined && this.watched === undefined) return
     this.watched = watched
     again()
   },
-  /** Asks for others from now on. */
   set({ isAll = false, instance, isOfOthers = false }) {
     Object.assign(this, { isAll, instance, isOfOthers })
     again()
   },
 }
-/** Ends the connection, to open another at once. */
 let again = () => {}
 /** After this much silence the connection counts as lost, in ms. */
 const SILENCE = 6_000
 /** The first and the longest pause before the next try, in ms. */
 const BACKOFF = { least: 500, most: 10_000 }
 const TOKEN = 'shaper.token'
-
-/** Ends the pause before the next try. */
 let wake = () => {}
 addEventListener('online', () => wake())
 

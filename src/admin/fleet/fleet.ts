@@ -1,19 +1,15 @@
 /** All instances of a store as one: those of this program, asked now, and the others as they show themselves. */
-import type { View, ViewKind } from '../../core/board.js'
-import { remembered } from '../remembered.js'
+import type { View, ViewKind } from '../../sharing/board.js'
 import { mergeSnapshots } from '../snapshot/merge-snapshots.js'
 import type { InstanceSnapshot, MemberSnapshot, Snapshot } from '../snapshot/snapshot.js'
-import { fleetHour, type Hour } from './fleet-hour.js'
-import { type HourPart, readHours } from './hour-parts.js'
+import { fleetHour, type Hour, type HourPart, readHours } from './hour.js'
 import { type FleetMember, readView } from './member.js'
 
 /** How long what others show is reused, in ms. They show their present once a second, and parts of their hour each ten. */
-const FRESH: Record<ViewKind, number> = { present: 900, hour: 4_000 }
+const FRESH_VIEWS: Record<ViewKind, number> = { present: 900, hour: 4_000 }
 
 export interface FleetSource {
-  /** The instances of this program: its one process, or its workers. */
   members(): Promise<readonly FleetMember[]>
-  /** The parts of their last hours. */
   hours(): Promise<readonly View[]>
   /** What all instances of the store show, these included. Nothing without a store. */
   views(kind: ViewKind): Promise<readonly View[]>
@@ -22,7 +18,6 @@ export interface FleetSource {
 export interface Fleet {
   /** All instances together, with one line for each in `members`. */
   all(): Promise<Snapshot>
-  /** One instance. Undefined: none has this name. */
   one(name: string): Promise<Snapshot | undefined>
   /** The last hour of all instances, or of the one with this name. */
   hour(name?: string): Promise<Hour>
@@ -43,7 +38,7 @@ export function createFleet(source: FleetSource): Fleet {
 
   function isDue(kind: ViewKind): boolean {
     const now = performance.now()
-    if (now - readAt[kind] < FRESH[kind]) return false
+    if (now - readAt[kind] < FRESH_VIEWS[kind]) return false
     readAt[kind] = now
     return true
   }
@@ -119,16 +114,29 @@ function withOwnNames(members: readonly FleetMember[]): FleetMember[] {
 
 function summary({ name, age, snapshot, passed, cpu }: FleetMember): Omit<MemberSnapshot, 'isHere'> {
   const { uptime, draining, store, queued, inFlight, wait } = snapshot
-  return {
-    name,
-    age,
-    uptime,
-    draining,
-    storeReady: store.ready,
-    queued,
-    inFlight,
-    ...passed,
-    cpu,
-    waitP99: wait.p99,
+  return { name, age, uptime, draining, storeReady: store.ready, queued, inFlight, ...passed, cpu, waitP99: wait.p99 }
+}
+
+/** How long a snapshot is reused, in ms, so that many clients do not delay releases. */
+const FRESH = 200
+
+/** Gives the same answer to all callers within `FRESH` ms. */
+export function remembered<Answer>(take: () => Promise<Answer>): () => Promise<Answer> {
+  const only = rememberedByKey(take)
+  return () => only('', '')
+}
+
+/** Gives the same answer to all who ask for the same key of a bucket within `FRESH` ms. */
+export function rememberedByKey<Answer>(
+  take: (bucket: string, key: string) => Promise<Answer>,
+): (bucket: string, key: string) => Promise<Answer> {
+  const last = new Map<string, { readonly answer: Promise<Answer>; readonly takenAt: number }>()
+  return (bucket, key) => {
+    const now = performance.now()
+    for (const [name, { takenAt }] of last) if (now - takenAt >= FRESH) last.delete(name)
+    const name = JSON.stringify([bucket, key])
+    const answer = last.get(name)?.answer ?? take(bucket, key)
+    if (!last.has(name)) last.set(name, { answer, takenAt: now })
+    return answer
   }
 }

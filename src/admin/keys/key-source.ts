@@ -3,18 +3,15 @@ import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { BucketSettings } from '../../config/settings.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { hashedKey } from '../../proxy/routing/key.js'
-import { bucketsOf } from '../buckets-in-use.js'
+import type { Override } from '../../sharing/board.js'
 import type { RecentRequests } from '../counters/recent-requests.js'
 import type { TrafficTally } from '../counters/traffic-tally.js'
 import type { WatchedSnapshot } from '../snapshot/snapshot.js'
-import { heldByAny } from './held-by.js'
-import { listedState, presentInstance } from './instance.js'
+import { bucketsOf, knownOrMeant, listedState, presentInstance, whyNoKey } from './instance.js'
 import { instanceState, type KeyState, type OverrideState, overrideState } from './key-state.js'
 import type { ListedWaits } from './listed-waits.js'
-import { meantKey, whyNoKey } from './meant-key.js'
-import { newcomersOf } from './newcomer.js'
-import { outlookOf, waitsOf } from './outlook.js'
-import type { OverrideAnswer, OverrideChange } from './override-change.js'
+import { heldByAny, newcomersOf, outlookOf, waitsOf } from './newcomer.js'
+import type { OverrideAnswer } from './override-change.js'
 import { type Reset, resetKey } from './reset.js'
 import { type KeySearch, KeySearches } from './search.js'
 
@@ -22,19 +19,14 @@ import { type KeySearch, KeySearches } from './search.js'
 export interface KeySource {
   /** Why no request can have a key, and what to do. Undefined: one can, or there is no such bucket. */
   whyNoKey(bucket: string, key: string): Promise<string | undefined>
-  /** Undefined: there is no such bucket. */
   key(bucket: string, key: string): Promise<KeyState | undefined>
   /** The requests of a key from now on. Undefined: there is no such bucket. */
   watch(bucket: string, key: string): Promise<WatchedSnapshot | undefined>
   /** The keys with a text in them, or with this hash. */
   search(text: string): Promise<KeySearch>
-  /** Undefined: there is no such bucket. */
-  override(change: OverrideChange): Promise<OverrideAnswer | undefined>
+  override(change: Override): Promise<OverrideAnswer | undefined>
   overrides(): Promise<readonly OverrideState[]>
-  /**
-   * Makes the bucket of a key as new but for who waits: what has passed is forgotten and a block ends.
-   * Undefined: there is no such bucket.
-   */
+  /** Makes the bucket as new but for who waits. Undefined: there is no such bucket. */
   reset(bucket: string, key: string): Promise<Reset | undefined>
 }
 
@@ -43,7 +35,7 @@ export interface KeySourceOptions {
   readonly recent: RecentRequests
   readonly tally: TrafficTally
   readonly waits: ListedWaits
-  /** ms since 1970 */
+  /** ms since 1970, as fine as the clock of the proxy. */
   wallNow(): number
 }
 
@@ -54,14 +46,14 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
   return {
     whyNoKey: async (name, text) => {
       const settings = find(name)
-      const key = settings && meantKey(context, settings, text)
+      const key = settings && knownOrMeant(context, settings, text)
       // One that came before a reload may be of another kind.
       return key === undefined || bucketTable.look(name, key) !== undefined ? undefined : whyNoKey(settings!, key)
     },
     async key(name, text) {
       const settings = find(name)
       if (settings === undefined) return undefined
-      const key = meantKey(context, settings, text)
+      const key = knownOrMeant(context, settings, text)
       const own = await presentInstance(context, settings, key)
       bucketTable.hold(own)
       try {
@@ -75,6 +67,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
         const heldBy = heldByAny(newcomers)
         return {
           ...{ at: wallNow(), bucket: name, hash: hashedKey(key) },
+          ...(context.keyLimits.ownerOf(settings, key) && { outside: true as const }),
           ...instanceState(key, own, context.clock.now()),
           ...tally.oldestWaits([own]).of(own),
           inFlight: own.inFlight,
@@ -92,7 +85,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
     async watch(name, text) {
       const settings = find(name)
       if (settings === undefined) return undefined
-      const key = meantKey(context, settings, text)
+      const key = knownOrMeant(context, settings, text)
       const events = tally.watched.ask(name, key, context.clock.now())
       const own = await presentInstance(context, settings, key)
       const { offered, released, rejected } = events
@@ -104,7 +97,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
       const settings = find(change.bucket)
       if (change.endsIn === 0) return endOverride(context, settings, change)
       if (settings === undefined) return undefined
-      const key = meantKey(context, settings, change.key)
+      const key = knownOrMeant(context, settings, change.key)
       const detail = whyNoKey(settings, key) ?? whyNoLimits(settings, change)
       if (detail !== undefined) return { status: 'wrong', detail }
       const override = { ...change, key }
@@ -114,7 +107,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
     overrides: async () => overrides.list().map(override => overrideState(override, wallNow())),
     async reset(name, text) {
       const settings = find(name)
-      return settings && resetKey(context, name, meantKey(context, settings, text))
+      return settings && resetKey(context, name, knownOrMeant(context, settings, text))
     },
   }
 }
@@ -123,18 +116,19 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
 async function endOverride(
   context: ProxyContext,
   settings: BucketSettings | undefined,
-  { bucket, key: text }: OverrideChange,
+  { bucket, key: text }: Override,
 ): Promise<OverrideAnswer | undefined> {
   const { overrides } = context
-  const key = settings === undefined ? text : meantKey(context, settings, text)
+  const key = settings === undefined ? text : knownOrMeant(context, settings, text)
   if (settings === undefined && overrides.find(bucket, key) === undefined) return undefined
   if (await overrides.end(bucket, key)) return { status: 'ended' }
   const detail = settings && whyNoKey(settings, key)
   return detail === undefined ? { status: 'absent' } : { status: 'wrong', detail }
 }
 
-/** Why a bucket cannot have such limits, and what to do. Undefined: it can. */
-function whyNoLimits({ name, limits }: BucketSettings, { rate }: OverrideChange): string | undefined {
+function whyNoLimits({ name, limits, quota }: BucketSettings, { rate }: Override): string | undefined {
+  if (quota !== undefined)
+    return rate === undefined ? undefined : `${name} is a quota, which has no rate; give "capacity", its limit, alone`
   if (rate !== undefined || !isAnyRate(limits)) return undefined
   return `${name} has no rate, so a capacity alone does nothing; give "rate" as well`
 }

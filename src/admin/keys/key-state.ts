@@ -1,10 +1,10 @@
 /** What is told of a single key: its bucket, what a newcomer would wait, and how its latest requests ended. */
-
 import { isAnyRate } from '../../config/derived/default-capacity.js'
-import type { Override } from '../../core/board.js'
+import type { QuotaPeriod } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import { StoredBucket } from '../../core/shared/stored-bucket.js'
 import { ownValue } from '../../core/structures/own-value.js'
+import type { Override } from '../../sharing/board.js'
+import { StoredBucket } from '../../sharing/stored-bucket.js'
 import { mergeRecent, type RecentRequest } from '../counters/recent-requests.js'
 import { mergeHeldBy, mergeLevels, oldestOf } from '../snapshot/merge-snapshots.js'
 import type { InstanceSnapshot } from '../snapshot/snapshot.js'
@@ -15,13 +15,13 @@ export interface KeyState extends Omit<InstanceSnapshot, 'overriddenUntil'> {
   readonly bucket: string
   /** As logs show the key. */
   readonly hash: string
+  /** Its limits come from outside, not from the configuration. */
+  readonly outside?: true
   readonly inFlight: number
   /** How many may be. Absent: any number. */
   readonly maxInFlight?: number
   readonly override?: OverrideState
-  /** What a newcomer would meet on each route. */
   readonly routes: Readonly<Record<string, RouteOutlook>>
-  /** The latest last. */
   readonly recent: readonly RecentRequest[]
 }
 
@@ -37,7 +37,6 @@ export interface RouteOutlook {
   /** It would be rejected. Absent: it would not. */
   readonly rejected?: {
     readonly reason: string
-    /** Empty: no bucket would reject it. */
     readonly bucket: string
     /** Absent: not known, or never. */
     readonly retryAfterMs?: number
@@ -72,13 +71,12 @@ export function endOfOverride({ endsIn, until }: Override, wall: number): string
   return new Date(until ?? wall + endsIn).toISOString()
 }
 
-/** What an instance tells of itself. */
 export function instanceState(
   key: string,
   bucket: SharedBucket,
   now: number,
 ): Omit<InstanceSnapshot, 'predictedWaitMs'> {
-  const { tier, rate, capacity, burst } = bucket.limits.whole ?? bucket.limits
+  const { tier, rate, capacity, burst, quota } = bucket.limits.whole ?? bucket.limits
   const blocked = bucket.blockedFor(now)
   const { freeAt } = bucket
   return {
@@ -87,6 +85,7 @@ export function instanceState(
     rate: isAnyRate({ rate, capacity }) ? null : rate * 1_000,
     capacity: finiteOrNull(capacity),
     ...(burst !== undefined && { burst }),
+    ...quotaEnds(quota),
     level: bucket.occupancy(now),
     ...unreportedOf(bucket),
     waiting: bucket.waiting,
@@ -96,8 +95,12 @@ export function instanceState(
   }
 }
 
+export function quotaEnds(quota: QuotaPeriod | undefined): { readonly quotaEnds?: string } {
+  return quota === undefined ? {} : { quotaEnds: new Date(quota.end).toISOString() }
+}
+
 function unreportedOf(bucket: SharedBucket): Pick<InstanceSnapshot, 'unreported'> {
-  const unreported = bucket instanceof StoredBucket && bucket.hasRoom ? bucket.lease!.unknown : 0
+  const unreported = bucket instanceof StoredBucket && bucket.hasRoom ? bucket.lease!.usedSince : 0
   return unreported === 0 ? {} : { unreported }
 }
 

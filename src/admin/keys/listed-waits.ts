@@ -5,14 +5,11 @@ import type { ProxyContext } from '../../proxy/context.js'
 import type { Route } from '../../proxy/routing/route.js'
 import type { Instance } from '../counters/fullest.js'
 import type { InstanceSnapshot, RouteSnapshot } from '../snapshot/snapshot.js'
-import { heldByAny, heldByOn } from './held-by.js'
 import { listedState } from './instance.js'
-import { newcomersOf, type RouteNewcomer, strangerOn } from './newcomer.js'
-import { rounded, waitsOf } from './outlook.js'
+import { heldByAny, heldByOn, newcomersOf, type RouteNewcomer, rounded, strangerOn, waitsOf } from './newcomer.js'
 
 /** Newcomers of a list that are looked at. Beyond these the waits are estimates. */
 const MOST_LOOKED_AT = 400
-
 /** With more waiting requests looking ahead takes some ms. It is then done once a second, and its answers are used again in between. */
 const MANY = 2_000
 const REST = 1_000
@@ -25,15 +22,12 @@ interface Listed {
 }
 
 export class ListedWaits {
-  readonly context: ProxyContext
   /** What was told last, by id. */
   told: ReadonlyMap<string, number> = new Map()
   /** ms. Until then `told` is used again. */
   restsUntil = -Infinity
 
-  constructor(context: ProxyContext) {
-    this.context = context
-  }
+  constructor(readonly context: ProxyContext) {}
 
   list(): WaitList {
     return new WaitList(this)
@@ -84,7 +78,6 @@ export class WaitList {
     this.#newcomers += newcomers.length
   }
 
-  /** Tells all of them. */
   async fill(): Promise<void> {
     const { context, told, restsUntil } = this.#all
     const startedAt = performance.now()

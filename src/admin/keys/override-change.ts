@@ -1,18 +1,9 @@
 /** Changes of overrides, as `PUT /buckets/NAME/KEY` asks for them. */
+import { isObject } from '../../config/checks/partial-config.js'
 import { nearest, quote } from '../../config/messages.js'
 import { parseDuration, parseRate } from '../../core/units.js'
+import type { Override } from '../../sharing/board.js'
 import type { OverrideState } from './key-state.js'
-
-/** Other limits of a key for `endsIn` ms, or with 0 none any more. Rate in cost units per ms. */
-export interface OverrideChange {
-  readonly bucket: string
-  readonly key: string
-  readonly rate?: number
-  readonly capacity?: number
-  readonly endsIn: number
-  /** The same as a time, in ms since 1970. */
-  readonly until?: number
-}
 
 /** `wrong`: no request can have this key, or its bucket cannot have these limits. `absent`: it was to end, and there is none. `full`: there are as many as there may be. */
 export type OverrideAnswer =
@@ -21,22 +12,14 @@ export type OverrideAnswer =
   | { readonly status: 'ended' | 'absent' | 'full' }
 
 const FIELDS = ['rate', 'capacity', 'until']
-
 /** Matches an ISO time with its zone. Without one it would be that of the server. */
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/
-
 const EXAMPLE = 'use e.g. { "rate": "50/s", "capacity": 100, "until": "30m" }'
-
 /** Ten years, in ms. */
 const LONGEST = 3_652 * 86_400_000
 
-/**
- * Reads the body of a PUT.
- *
- * @param wall ms since 1970
- * @throws RangeError that says what is wrong and what to do
- */
-export function readOverrideChange(bucket: string, key: string, body: string, wall: number): OverrideChange {
+/** Reads the body of a PUT: other limits of a key, or with `endsIn` 0 none any more. @param wall ms since 1970. @throws RangeError that says what is wrong and what to do */
+export function readOverrideChange(bucket: string, key: string, body: string, wall: number): Override {
   const fields = readObject(body)
   const unknown = Object.keys(fields).find(name => !FIELDS.includes(name))
   if (unknown !== undefined) {
@@ -69,9 +52,8 @@ function readObject(body: string): Record<string, unknown> {
   } catch {
     throw new RangeError(`the body is not JSON; ${EXAMPLE}`)
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw new RangeError(`the body is not a JSON object; ${EXAMPLE}`)
-  return value as Record<string, unknown>
+  if (!isObject(value)) throw new RangeError(`the body is not a JSON object; ${EXAMPLE}`)
+  return value
 }
 
 function readRate(rate: unknown): number {
@@ -101,7 +83,6 @@ function readUntil(until: unknown, wall: number): number {
   return endsIn
 }
 
-/** Whether there is such a day: `Date.parse` takes February 30 for March 2. */
 function isDay(time: string): boolean {
   const day = time.slice(0, 10)
   const parsed = Date.parse(`${day}T00:00:00Z`)

@@ -1,20 +1,18 @@
 /** DELETE of a key: empties its bucket except for the requests that wait. */
-import { ANY_RATE, isAnyRate } from '../../config/derived/default-capacity.js'
-import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
-import type { SharedBucket } from '../../core/queue/lane.js'
-import { StoredBucket } from '../../core/shared/stored-bucket.js'
-import type { ProxyContext } from '../../proxy/context.js'
-import { bucketsOf } from '../buckets-in-use.js'
-import type { InstanceSnapshot } from '../snapshot/snapshot.js'
-import { presentInstance } from './instance.js'
 
-/** The effect of a reset. Costs are in cost units. */
+import { ANY_RATE, isAnyRate } from '../../config/derived/default-capacity.js'
+import type { BucketLimits } from '../../core/bucket/limits.js'
+import type { SharedBucket } from '../../core/queue/lane.js'
+import { slackOf } from '../../decider/costs.js'
+import type { ProxyContext } from '../../proxy/context.js'
+import { StoredBucket } from '../../sharing/stored-bucket.js'
+import type { InstanceSnapshot } from '../snapshot/snapshot.js'
+import { bucketsOf, presentInstance } from './instance.js'
+
 export interface Reset {
   /** What had passed and is forgotten. */
   readonly forgotten: number
-  /** Requests that still wait. */
   readonly waiting: number
-  /** What the bucket holds now. */
   readonly level: number
   /** How long the last of them waits for this bucket alone, in ms, if all cost the same. Absent: the bucket has no rate. */
   readonly lastWaitMs?: number
@@ -30,7 +28,7 @@ export async function resetKey(context: ProxyContext, name: string, key: string)
   const forgotten = Math.max(0, bucket.level(now) - bucket.queued)
   bucketTable.hold(bucket)
   if (bucket instanceof StoredBucket) await sharing!.reset(bucket)
-  else shaper.control.reset(bucket)
+  else shaper.engine.reset(bucket)
   const { waiting, queued, limits } = bucket
   const level = bucket.occupancy(clock.now())
   bucketTable.rest(bucket)
@@ -54,7 +52,6 @@ export function withWaitingElsewhere(reset: Reset, others: readonly InstanceSnap
   }
 }
 
-/** The limits of a key as it is shown. */
 export function shownLimits({
   rate,
   capacity,

@@ -1,30 +1,23 @@
-/**
- * Finds keys by a text in them, or by the hash that logs show. There may be a million keys, so it takes a break after each few, and
- * one search goes on at a time.
- */
+/** Finds keys by a text in them, or by their hash in logs: in breaks, as there may be a million, one search at a time. */
 import type { BucketSettings } from '../../config/settings.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { addressKey } from '../../proxy/http/client-address.js'
+import { readNetwork } from '../../proxy/http/meant-key.js'
 import { hashedKey } from '../../proxy/routing/key.js'
-import { bucketsOf } from '../buckets-in-use.js'
 import type { ListedKey } from '../fleet/fleet.js'
-import { mergeInstances } from '../snapshot/merge-snapshots.js'
+import { mergedBy, mergeInstances } from '../snapshot/merge-snapshots.js'
 import type { InstanceSnapshot } from '../snapshot/snapshot.js'
+import { bucketsOf } from './instance.js'
 import type { ListedWaits } from './listed-waits.js'
-import { readNetwork } from './meant-key.js'
 
 /** Found keys of each bucket that are told. */
 const TOLD = 20
-
 /** After so many in a bucket it looks for no more there. */
 const MANY = 500
-
 /** Keys that are looked at between two breaks. To hash one takes longer. */
 const AT_ONCE = { text: 2_000, hash: 200 }
-
 /** Searches that wait for others. */
 const MOST_WAITING = 16
-
 const HASH = /^[0-9a-f]{12}$/
 
 /** As `Snapshot` has buckets, those without a found key left out. */
@@ -38,7 +31,6 @@ interface FoundKeys {
   readonly name: string
   /** At most 20: those that are or begin with the text first, then the fullest. */
   readonly fullest: readonly InstanceSnapshot[]
-  /** There are more. */
   readonly hasMore: boolean
 }
 
@@ -107,7 +99,6 @@ function networkText(text: string): string | undefined {
   return network && addressKey(network.address, network.bits === 128 ? 64 : network.bits)
 }
 
-/** Whether a key has this text in it, or this hash. */
 export function keyTest(text: string): (key: string) => boolean {
   const wanted = text.toLowerCase()
   const network = networkText(text)
@@ -116,7 +107,6 @@ export function keyTest(text: string): (key: string) => boolean {
   return HASH.test(text) ? key => hashedKey(key) === text || matches(key) : matches
 }
 
-/** With the keys that other programs list. */
 export function withFoundElsewhere(search: KeySearch, found: readonly ListedKey[]): KeySearch {
   const buckets = found.map(({ bucket, instance }) => ({ name: bucket, fullest: [instance], hasMore: false }))
   return mergeSearches([search, { at: search.at, buckets }])
@@ -127,17 +117,11 @@ function rankOf(key: string, wanted: string): number {
   return key.startsWith(wanted) ? 1 : 0
 }
 
-/** What several processes have found. */
 export function mergeSearches(parts: readonly KeySearch[]): KeySearch {
   const buckets = new Map<string, FoundKeys>()
   for (const { name, fullest, hasMore } of parts.flatMap(part => part.buckets)) {
     const known = buckets.get(name)
-    const keys = new Map((known?.fullest ?? []).map(instance => [instance.key, instance]))
-    for (const instance of fullest) {
-      const same = keys.get(instance.key)
-      keys.set(instance.key, same === undefined ? instance : mergeInstances(same, instance))
-    }
-    const all = [...keys.values()]
+    const all = mergedBy([...(known?.fullest ?? []), ...fullest], ({ key }) => key, mergeInstances)
     buckets.set(name, {
       name,
       fullest: all.slice(0, TOLD),

@@ -1,4 +1,4 @@
-/** Merges the snapshots of several processes. */
+import { groupedBy } from '../../core/structures/maps.js'
 import type {
   BucketSnapshot,
   DryRunSnapshot,
@@ -6,6 +6,7 @@ import type {
   PatienceSnapshot,
   Quantiles,
   RouteSnapshot,
+  ServerSnapshot,
   Snapshot,
   UpstreamSnapshot,
   WatchedSnapshot,
@@ -21,7 +22,7 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
   return {
     at: Math.max(...all.map(({ at }) => at)),
     uptime: Math.max(...all.map(({ uptime }) => uptime)),
-    processes: sum(all, ({ processes }) => processes),
+    ...sums(all, 'processes', 'queued', 'inFlight'),
     draining: all.every(({ draining }) => draining),
     store: {
       // Of one that is without the store it says why.
@@ -29,12 +30,14 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
       ready: all.some(({ store }) => store.ready),
       instances: Math.max(...all.map(({ store }) => store.instances)),
     },
-    queued: sum(all, ({ queued }) => queued),
-    inFlight: sum(all, ({ inFlight }) => inFlight),
     ...oldestOf(all),
-    buckets: byName(all.map(({ buckets }) => buckets)).map(mergeBuckets),
-    routes: byName(all.map(({ routes }) => routes)).map(mergeRoutes),
-    upstreams: mergeUpstreams(all.flatMap(({ upstreams }) => upstreams)),
+    buckets: byName(all.flatMap(({ buckets }) => buckets)).map(mergeBuckets),
+    routes: byName(all.flatMap(({ routes }) => routes)).map(mergeRoutes),
+    upstreams: mergedBy(
+      all.flatMap(({ upstreams }) => upstreams),
+      ({ url }) => url,
+      mergeUpstreams,
+    ),
     wait: mergeQuantiles(all.map(({ wait }) => wait)),
     lateness: mergeQuantiles(all.map(({ lateness }) => lateness)),
     ...(dryRuns.length > 0 && { dryRun: mergeDryRuns(dryRuns) }),
@@ -45,16 +48,24 @@ function sum<T>(list: readonly T[], of: (item: T) => number): number {
   return list.reduce((total, item) => total + of(item), 0)
 }
 
+function sums<Figure extends string>(parts: readonly Readonly<Record<Figure, number>>[], ...figures: Figure[]) {
+  const all = figures.map(figure => [figure, sum(parts, part => part[figure])])
+  return Object.fromEntries(all) as Record<Figure, number>
+}
+
 /** The longest wait of those that wait in several processes. */
 export function oldestOf(parts: readonly { readonly oldestMs?: number }[]): { readonly oldestMs?: number } {
   const oldest = parts.flatMap(({ oldestMs }) => oldestMs ?? [])
   return oldest.length === 0 ? {} : { oldestMs: Math.max(...oldest) }
 }
 
-function byName<T extends { readonly name: string }>(lists: readonly (readonly T[])[]): T[][] {
-  const found = new Map<string, T[]>()
-  for (const item of lists.flat()) found.set(item.name, [...(found.get(item.name) ?? []), item])
-  return [...found.values()]
+function byName<T extends { readonly name: string }>(all: readonly T[]): T[][] {
+  return [...groupedBy(all, ({ name }) => name).values()]
+}
+
+/** One for each key: those that have it, merged one after the other. */
+export function mergedBy<T>(all: readonly T[], keyOf: (each: T) => string, merge: (one: T, other: T) => T): T[] {
+  return Array.from(groupedBy(all, keyOf).values(), alike => alike.reduce((one, other) => merge(one, other)))
 }
 
 function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
@@ -66,23 +77,11 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
   return {
     ...parts[0]!,
     keys: Math.max(...parts.map(({ keys }) => keys)),
-    ...addUpCosts(parts),
-    ...(rates.length > 0 && { perSecond: addUpCosts(rates) }),
-    queued: sum(parts, ({ queued }) => queued),
-    waiting: sum(parts, ({ waiting }) => waiting),
+    ...sums(parts, 'offered', 'released', 'rejected', 'queued', 'waiting'),
+    ...(rates.length > 0 && { perSecond: sums(rates, 'offered', 'released', 'rejected') }),
     ...oldestOf(parts),
     fullest: fullest.slice(0, MOST.instances),
     ...(fullestKey !== undefined && { focus: mergeFocus(focused.filter(({ key }) => key === fullestKey)) }),
-  }
-}
-
-function addUpCosts(
-  parts: readonly Pick<BucketSnapshot, 'offered' | 'released' | 'rejected'>[],
-): Pick<BucketSnapshot, 'offered' | 'released' | 'rejected'> {
-  return {
-    offered: sum(parts, ({ offered }) => offered),
-    released: sum(parts, ({ released }) => released),
-    rejected: sum(parts, ({ rejected }) => rejected),
   }
 }
 
@@ -97,7 +96,7 @@ function mergeFocus(watching: readonly Focus[]): Focus {
       .slice(-MOST.moments)
   return {
     key: watching[0]!.key,
-    watchers: sum(watching, ({ watchers }) => watchers),
+    ...sums(watching, 'watchers'),
     arrivals: moments(({ arrivals }) => arrivals),
     releases: moments(({ releases }) => releases),
     rejections: moments(({ rejections }) => rejections),
@@ -111,7 +110,7 @@ export function mergeWatched(parts: readonly WatchedSnapshot[]): WatchedSnapshot
     first && {
       bucket: first.bucket,
       instance: parts.map(({ instance }) => instance).reduce(mergeStates),
-      ...addUpCosts(parts),
+      ...sums(parts, 'offered', 'released', 'rejected'),
       focus: mergeFocus(parts.map(({ focus }) => focus)),
     }
   )
@@ -165,7 +164,6 @@ export function mergeInstances(one: InstanceSnapshot, other: InstanceSnapshot): 
   }
 }
 
-/** What holds a newcomer at any of several processes. */
 export function mergeHeldBy(parts: readonly { readonly heldBy?: readonly string[] }[]): {
   readonly heldBy?: readonly string[]
 } {
@@ -175,36 +173,27 @@ export function mergeHeldBy(parts: readonly { readonly heldBy?: readonly string[
 
 /** An instance in several processes has one level, kept by the store, and waiters in each process. The fullest come first. */
 function mergeFullest(parts: readonly InstanceSnapshot[]): InstanceSnapshot[] {
-  const found = new Map<string, InstanceSnapshot>()
-  for (const part of parts) {
-    const known = found.get(part.key)
-    found.set(part.key, known === undefined ? part : mergeInstances(known, part))
-  }
   // As one process ranks its own.
   const rank = ({ level, capacity, waiting, blockedMs }: InstanceSnapshot): number =>
     level / (capacity ?? Infinity) + (waiting > 0 ? 1 : 0) + (blockedMs === undefined ? 0 : 1)
-  return [...found.values()].sort((a, b) => rank(b) - rank(a))
+  return mergedBy(parts, ({ key }) => key, mergeInstances).sort((a, b) => rank(b) - rank(a))
 }
 
 function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
   const coalesced = sum(parts, part => part.coalesced ?? 0)
+  const waits = parts.flatMap(({ predictedWaitMs }) => predictedWaitMs ?? [])
   return {
     ...parts[0]!,
-    queued: sum(parts, ({ queued }) => queued),
+    ...sums(parts, 'queued'),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
     ...(coalesced > 0 && { coalesced }),
     upstreamResponses: addUp(parts.map(({ upstreamResponses }) => upstreamResponses)),
-    rejections: addUpKnown(parts.map(({ rejections }) => rejections)),
+    rejections: addUp(parts.map(({ rejections }) => rejections)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
-    ...longestWait(parts.flatMap(({ predictedWaitMs }) => predictedWaitMs ?? [])),
+    ...(waits.length > 0 && { predictedWaitMs: Math.max(...waits) }),
     ...mergeHeldBy(parts),
     ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),
   }
-}
-
-/** A newcomer may come to any of them. */
-function longestWait(waits: readonly number[]): Pick<RouteSnapshot, 'predictedWaitMs'> {
-  return waits.length === 0 ? {} : { predictedWaitMs: Math.max(...waits) }
 }
 
 /** Each process learns for itself, so times are means. */
@@ -217,45 +206,55 @@ function mergePatience(parts: readonly PatienceSnapshot[]): Pick<RouteSnapshot, 
     patience: {
       ...(learnt.length > 0 && { learntMs: mean(learnt) }),
       ...(service.length > 0 && { serviceMs: mean(service) }),
-      givenUp: sum(parts, ({ givenUp }) => givenUp),
-      lastMinute: sum(parts, ({ lastMinute }) => lastMinute),
+      ...sums(parts, 'givenUp', 'lastMinute'),
     },
   }
 }
 
-function addUp<Key extends string>(parts: readonly Readonly<Record<Key, number>>[]): Record<Key, number> {
-  const total: Record<Key, number> = { ...parts[0]! }
-  for (const part of parts.slice(1)) for (const key in part) total[key] += part[key]
-  return total
+/** By name. Not each part has each. */
+function addUp<Name extends string, Counts extends Readonly<Partial<Record<Name, number>>>>(parts: readonly Counts[]) {
+  const total: Partial<Record<string, number>> = {}
+  for (const part of parts) for (const name in part) total[name] = (total[name] ?? 0) + (part[name] as number)
+  return total as Counts
 }
 
-/** As `addUp`, where not each part has each key. */
-function addUpKnown<Key extends string>(parts: readonly Readonly<Partial<Record<Key, number>>>[]) {
-  const total: Partial<Record<Key, number>> = {}
-  for (const part of parts) for (const key in part) total[key] = (total[key] ?? 0) + part[key]!
-  return total
-}
-
-function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] {
-  const found = new Map<string, UpstreamSnapshot>()
-  for (const part of parts) {
-    const known = found.get(part.url)
-    if (known === undefined) found.set(part.url, part)
-    else {
-      const { inFlight, maxInFlight, pausedMs, isFull } = known
-      const silent = [known, part].flatMap(each => each.silent ?? []).toSorted((a, b) => a.ms - b.ms)
-      found.set(part.url, {
-        ...known,
-        ...part,
-        inFlight: inFlight + part.inFlight,
-        ...(maxInFlight !== undefined && { maxInFlight: maxInFlight + (part.maxInFlight ?? 0) }),
-        ...(isFull !== part.isFull && { isFull: false }),
-        pausedMs: Math.max(pausedMs, part.pausedMs),
-        ...(silent.length > 0 && { silent: silent[0]! }),
-      })
-    }
+function mergeUpstreams(one: UpstreamSnapshot, other: UpstreamSnapshot): UpstreamSnapshot {
+  const both = [one, other]
+  const servers = mergedBy(
+    both.flatMap(each => each.servers ?? []),
+    ({ url }) => url,
+    mergeServers,
+  )
+  const [silent] = both.flatMap(each => each.silent ?? []).toSorted((a, b) => a.ms - b.ms)
+  return {
+    ...one,
+    ...other,
+    ...placesOf(one, other),
+    ...(one.isFull !== other.isFull && { isFull: false }),
+    pausedMs: Math.max(one.pausedMs, other.pausedMs),
+    ...(silent && { silent }),
+    ...(servers.length > 0 && { servers }),
   }
-  return [...found.values()]
+}
+
+function mergeServers(one: ServerSnapshot, other: ServerSnapshot): ServerSnapshot {
+  const probes = [one, other].flatMap(({ probeMs }) => probeMs ?? [])
+  return {
+    ...one,
+    ...other,
+    isUp: one.isUp && other.isUp,
+    ...placesOf(one, other),
+    ...(probes.length > 0 && { probeMs: Math.min(...probes) }),
+  }
+}
+
+type Places = Pick<UpstreamSnapshot, 'inFlight' | 'maxInFlight'>
+
+function placesOf({ inFlight, maxInFlight }: Places, other: Places): Places {
+  return {
+    inFlight: inFlight + other.inFlight,
+    ...(maxInFlight !== undefined && { maxInFlight: maxInFlight + (other.maxInFlight ?? 0) }),
+  }
 }
 
 /** The largest p99 and maximum, and weighted means of p50 and p90: close enough when processes share the work evenly. */
@@ -277,22 +276,17 @@ function mergeDryRuns(parts: readonly DryRunSnapshot[]): DryRunSnapshot {
   for (const hit of parts.flatMap(part => part.keys)) {
     const id = JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent])
     const known = keys.get(id)
-    keys.set(
-      id,
-      known === undefined
-        ? hit
-        : {
-            ...hit,
-            wouldReject: known.wouldReject + hit.wouldReject,
-            wouldDelay: known.wouldDelay + hit.wouldDelay,
-            longestWait: Math.max(known.longestWait, hit.longestWait),
-          },
-    )
+    const both = known === undefined ? [hit] : [known, hit]
+    const longestWait = Math.max(...both.map(each => each.longestWait))
+    keys.set(id, { ...hit, ...sums(both, 'wouldReject', 'wouldDelay'), longestWait })
   }
   const agents = { ...parts[0]!.agents }
-  for (const name of Object.keys(agents) as (keyof typeof agents)[]) {
-    agents[name] = addUp(parts.map(part => part.agents[name]))
-  }
+  for (const name of Object.keys(agents) as (keyof typeof agents)[])
+    agents[name] = sums(
+      parts.map(part => part.agents[name]),
+      'would_reject',
+      'would_delay',
+    )
   return {
     since: Math.min(...parts.map(({ since }) => since)),
     keys: [...keys.values()]

@@ -1,22 +1,22 @@
 /** The state of a process, or of all processes together, at one moment. */
-import type { OnOutage } from '../../core/shared-shaper.js'
+import type { StoreSettings } from '../../config/store-url.js'
 import type { AgentClass } from '../../http/agent-class.js'
 import type { Decision, Outcome, RejectionCause } from '../../proxy/observe/observer.js'
+import type { OnOutage } from '../../sharing/shard.js'
 
 /** The answers of upstreams by the first digit of their status. */
-export type ResponseClass = '2xx' | '3xx' | '4xx' | '5xx'
+type ResponseClass = '2xx' | '3xx' | '4xx' | '5xx'
 
 export interface Snapshot {
   /** ms since 1970, fractional. */
   readonly at: number
   /** Seconds since the start. */
   readonly uptime: number
-  /** The number of processes in this snapshot. */
   readonly processes: number
   readonly draining: boolean
   /** Where buckets are kept, and whether that store answers. */
   readonly store: {
-    readonly type: 'memory' | 'redis' | 'postgres'
+    readonly type: 'memory' | StoreSettings['type']
     readonly ready: boolean
     readonly instances: number
     /** Why it, or a shard of it, does not answer. Absent: all of it does, or nothing is known. */
@@ -43,30 +43,22 @@ export interface Snapshot {
   readonly members?: readonly MemberSnapshot[]
   /** The name of the only instance in this snapshot. Undefined: all, or only this program. */
   readonly shown?: string
-  /** The key that was asked for besides. */
   readonly watched?: WatchedSnapshot
 }
 
-/** One instance of several. */
 export interface MemberSnapshot {
   /** No other instance has it. */
   readonly name: string
-  /** It is the process that was asked, or one of its workers. */
   readonly isHere: boolean
-  /** How old its figures are, in ms. */
   readonly age: number
-  /** Seconds since its start. */
   readonly uptime: number
   readonly draining: boolean
   readonly storeReady: boolean
   readonly queued: number
   readonly inFlight: number
-  /** Requests since its start. */
   readonly forwarded: number
   readonly rejected: number
-  /** Answers of 5xx, and requests that failed without an answer, since its start. */
   readonly errors: number
-  /** Seconds of CPU time since its start. */
   readonly cpu: number
   /** In ms, of the last ten seconds. */
   readonly waitP99: number
@@ -81,28 +73,24 @@ export interface Quantiles {
   readonly max: number
 }
 
-export interface BucketSnapshot {
+export interface BucketSnapshot extends BucketRates {
   readonly name: string
   /** E.g. `ip`, or `ip + route`. */
   readonly key: string
-  /**
-   * The current rate in cost units per second. null: any rate, as it bounds requests in flight only. `configured` is higher when an
-   * upstream has lowered the rate.
-   */
+  /** Cost units per second; null: any rate. `configured` is higher where an upstream has lowered the rate. */
   readonly rate: number | null
   readonly configured: number | null
+  /** ISO 8601. Of a quota, which has no rate: when its count starts anew. */
+  readonly quotaEnds?: string
   /** Cost units. null: it holds any amount. */
   readonly capacity: number | null
   /** Cost units that may leave without spacing. Absent: one request. */
   readonly burst?: number
-  /** Routes that use it. */
   readonly routes: readonly string[]
   /** Known instances. */
   readonly keys: number
-  /** Cost units since the start: arrived, sent upstream, rejected. */
-  readonly offered: number
-  readonly released: number
-  readonly rejected: number
+  /** Limits of single keys from outside. Absent: there are none. */
+  readonly outside?: OutsideSnapshot
   /** The same per second, over the last five seconds. Absent: an instance of an older version does not tell it. */
   readonly perSecond?: BucketRates
   /** The cost units and the requests in queues. */
@@ -123,25 +111,29 @@ export interface BucketSnapshot {
   }
 }
 
-/** Cost units per second: arrived, sent upstream, rejected. */
+export interface OutsideSnapshot {
+  /** How many keys have limits of their own. */
+  readonly keys: number
+  /** When they were read last, in ms since 1970. */
+  readonly readAt: number
+  /** Why they could not be read again since. Absent: nobody tried, or they could. */
+  readonly failure?: string
+}
+
+/** Cost units, in all or per second: arrived, sent upstream, rejected. */
 export interface BucketRates {
   readonly offered: number
   readonly released: number
   readonly rejected: number
 }
 
-/** One key of a bucket, with all that this program knows of it. */
-export interface WatchedSnapshot {
+/** One key of a bucket, with all that this program knows of it, since it is watched. */
+export interface WatchedSnapshot extends BucketRates {
   readonly bucket: string
   readonly instance: Omit<InstanceSnapshot, 'predictedWaitMs' | 'heldBy'>
-  /** Cost units since it is watched: arrived, sent upstream, rejected. */
-  readonly offered: number
-  readonly released: number
-  readonly rejected: number
   readonly focus: NonNullable<BucketSnapshot['focus']>
 }
 
-/** One instance of a bucket. */
 export interface InstanceSnapshot {
   readonly key: string
   readonly tier?: string
@@ -149,19 +141,17 @@ export interface InstanceSnapshot {
   readonly rate: number | null
   readonly capacity: number | null
   readonly burst?: number
+  /** As that of its bucket. */
+  readonly quotaEnds?: string
   /** Cost units: all that is in it, and of that what waits. */
   readonly level: number
-  /** The part of the level that the store does not know yet. Below 0: it counts requests that have not come. Absent: 0. */
   readonly unreported?: number
   /** Requests, and their cost. */
   readonly waiting: number
   readonly queued: number
   /** How long the oldest of them has been queued, in ms. Absent: none is, or only others were asked. */
   readonly oldestMs?: number
-  /**
-   * ms until this bucket lets the next request pass. Another bucket, a pause or the upstream may hold that for longer. Absent: an instance
-   * of an older version does not tell it, or it waits for the store.
-   */
+  /** ms until this bucket lets the next request pass. Absent: the store decides, or an older version does not tell it. */
   readonly nextReleaseMs?: number
   /** How long a newcomer would wait, on the route where that is longest. With `heldBy`: at least. */
   readonly predictedWaitMs: number
@@ -178,18 +168,15 @@ export interface RouteSnapshot {
   readonly mode: 'shape' | 'meter' | 'off'
   readonly dryRun: boolean
   readonly queued: number
-  /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
   /** How many of the forwarded were not sent: they got the answer to another one. Absent: none. */
   readonly coalesced?: number
-  /** Answers of the upstream since the start. */
   readonly upstreamResponses: Readonly<Record<ResponseClass, number>>
   /** Why requests were rejected, since the start. Reasons that have not happened are left out. */
   readonly rejections: Readonly<Partial<Record<RejectionCause['reason'], number>>>
   readonly rehearsed: Readonly<Record<Decision, number>>
   /** How long a newcomer would wait of whom nothing is known. Absent: nobody waits on this route. */
   readonly predictedWaitMs?: number
-  /** As of an instance. */
   readonly heldBy?: readonly string[]
   /** Absent: nothing is known of it, and no request was given up. */
   readonly patience?: PatienceSnapshot
@@ -215,10 +202,7 @@ export interface UpstreamSnapshot {
   readonly isFull?: boolean
   /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
-  /**
-   * It was asked and answers nothing: since how many ms, and in how many ms the first request is given up. Absent: it answers, or that
-   * is too early to say.
-   */
+  /** Since how many ms it answers nothing, and when the first request is given up. Absent: it answers, or may yet. */
   readonly silent?: { readonly ms: number; readonly givenUpMs: number }
   /** It fails: ms until the next probe. 0: it is being tried, or the next request tries it. Absent: it does not fail. */
   readonly probeMs?: number
@@ -226,12 +210,31 @@ export interface UpstreamSnapshot {
   readonly failure?: string
   /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number
+  /** Absent: it has one. */
+  readonly servers?: readonly ServerSnapshot[]
   /** Its part of `troubles`, without its URL. */
   readonly trouble?: string
 }
 
+/** One of several servers of an upstream. With several processes it is down if one of them finds it down. */
+export interface ServerSnapshot {
+  readonly url: string
+  readonly isUp: boolean
+  readonly inFlight: number
+  /** How many may be. Absent: as many as the upstream's. */
+  readonly maxInFlight?: number
+  readonly weight: number
+  /** It takes requests only while no other is up. */
+  readonly backup: boolean
+  /** The part of its weight that it has while it warms up. Absent: it has warmed up. */
+  readonly part?: number
+  /** While it is down: ms until its next probe or check. 0: it is being tried, or the next request tries it. */
+  readonly probeMs?: number
+  /** Why it is down. Absent: it is up, or its last check passed. */
+  readonly failure?: string
+}
+
 export interface DryRunSnapshot {
-  /** ms since 1970. */
   readonly since: number
   /** The keys hit most, at most 50. */
   readonly keys: readonly {

@@ -1,42 +1,51 @@
 import { workerCount } from '../../config/checks/workers.js'
 import { adaptedUpstreams } from '../../config/derived/adapted-upstreams.js'
+import { isAnyRate } from '../../config/derived/default-capacity.js'
 import { openFileLimit } from '../../config/derived/open-files.js'
 import { loadConfig } from '../../config/load.js'
+import { formatPath } from '../../config/problems.js'
 import { formatDate, type Profile, profiles } from '../../config/profiles.js'
-import { effective } from '../../config/report/effective-config.js'
-import { exactRate } from '../../config/report/exact-units.js'
-import { type LongestWait, longestWaits, longestWaitText, waitsForAnswers } from '../../config/report/longest-waits.js'
-import type { RouteSettings, Settings } from '../../config/settings.js'
+import { exactRate } from '../../config/read-values.js'
+import { effective, isCredential } from '../../config/report/effective-config.js'
+import {
+  CONNECT_PACED,
+  type LongestWait,
+  longestWaits,
+  longestWaitText,
+  waitsForAnswers,
+} from '../../config/report/longest-waits.js'
+import type { BucketSettings, RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileWarnings } from '../../config/warnings/open-files.js'
 import { figuresInUse } from '../../config/warnings/profiles.js'
 import { durationText } from '../../core/units.js'
-import { CONNECT_PACED } from '../egress-text.js'
-import type { Terminal } from '../terminal.js'
+import type { BucketOwner } from '../../proxy/limits/key-limits.js'
+import type { LimitsReport } from '../../proxy/observe/observer.js'
+import type { Terminal } from '../command.js'
+import { aligned } from '../text.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
-import { aligned } from './table.js'
 
 /** The measured memory of a queued request and of a bucket instance, in kB. */
 const QUEUED_KB = 8
 const INSTANCE_KB = 0.2
+/** Keys with limits from outside that are shown. */
+const FIRST = 3
 
 export interface CheckOptions extends CommandOptions {
   /** Nothing on stderr but warnings and errors. */
   json?: boolean
-  /** Nothing but errors. */
   quiet?: boolean
 }
 
-/**
- * Prints the effective configuration as JSON on stdout, and nothing else there. Longest waits, memory and warnings go to
- * stderr.
- *
- * @throws ConfigError
- */
-export function runCheck({ json = false, quiet = false, ...options }: CheckOptions, terminal: Terminal): void {
+/** Nothing but the configuration goes to stdout. Longest waits, memory and warnings go to stderr. @throws ConfigError */
+export async function runCheck(
+  { json = false, quiet = false, ...options }: CheckOptions,
+  terminal: Terminal,
+): Promise<void> {
   const sources = sourcesOf(options, terminal)
   const { settings, file } = loadConfig(sources)
+  const outside = await Promise.all(settings.buckets.map(outsideOf))
   const workers = sources.workers === undefined ? undefined : workerCount(sources.workers)
   if (json || !quiet) terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   if (quiet) return
@@ -44,10 +53,52 @@ export function runCheck({ json = false, quiet = false, ...options }: CheckOptio
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
     ...openFileWarnings(settings, openFileLimit(), workers),
+    ...outside.flatMap(({ warned }) => warned),
   ]
   const warningLines = warned.map(({ path, message }) => `warning: ${path}: ${message}`)
-  const lines = json ? warningLines : [...effects(settings), ...warningLines, `${file ?? 'the flags'}: valid`]
+  const lines = json
+    ? warningLines
+    : [...effects(settings), ...outside.flatMap(({ lines }) => lines), ...warningLines, `${file ?? 'the flags'}: valid`]
   for (const line of lines) terminal.stderr.write(`${line}\n`)
+}
+
+/** How many keys of a bucket have limits of their own, and the first of them. @throws ConfigError if their file cannot be used */
+async function outsideOf(
+  settings: BucketSettings,
+): Promise<{ readonly lines: string[]; readonly warned: ReturnType<typeof warnings> }> {
+  const { name, outside, key: ofKey } = settings
+  if (outside === undefined) return { lines: [], warned: [] }
+  const { readKeyLimits } = await import('../../proxy/limits/key-limits.js')
+  const { LimitsError } = await import('../../proxy/limits/rows.js')
+  const { hashedKey } = await import('../../proxy/routing/key.js')
+  const path = formatPath(['buckets', name, 'limits'])
+  try {
+    const limits = (await readKeyLimits([settings])).of(name)!
+    const { told, more } = limits.last as LimitsReport
+    const shown = Array.from(limits.first(settings, FIRST), ([key, owner]) => {
+      const shownKey = isCredential(ofKey) ? `(${hashedKey(key)} in the log)` : JSON.stringify(key)
+      return `  ${shownKey}: ${ownText(owner)}`
+    })
+    const messages = more > 0 ? [...told, `${more} more of these`] : told
+    return {
+      lines: [`bucket "${name}": ${limits.size} keys have limits of their own`, ...shown],
+      warned: messages.map(message => ({ path, message })),
+    }
+  } catch (error) {
+    if (!(error instanceof LimitsError)) throw error
+    return { lines: [], warned: [{ path: error.path ?? path, message: error.reason }] }
+  }
+}
+
+function ownText({ limits: { rate, capacity, maxInFlight }, weight, priority }: BucketOwner): string {
+  const parts = [
+    ...(isAnyRate({ rate, capacity }) ? [] : [exactRate(rate)]),
+    ...(capacity === Infinity ? [] : [`capacity ${capacity}`]),
+    ...Object.entries({ maxInFlight, weight, priority }).flatMap(([name, value]) =>
+      value === undefined ? [] : `${name} ${value}`,
+    ),
+  ]
+  return parts.join(', ')
 }
 
 /** What a configuration means for those who wait, and for the memory. */
@@ -73,21 +124,12 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
 
-/** One line for each adaptive rate. */
 function adaptiveLines(routes: readonly RouteSettings[]): string[] {
   const adapted = adaptedUpstreams(routes.map(({ upstream }) => upstream))
-  return [...adapted].map(
-    ([
-      url,
-      {
-        name,
-        targets: { min, max, start },
-      },
-    ]) => {
-      const rates = `${exactRate(min)} to ${exactRate(max)}, from ${exactRate(start)}`
-      return `adaptive rate of ${url}, bucket "${name}": ${rates}`
-    },
-  )
+  return [...adapted].map(([url, { name, targets }]) => {
+    const [min, max, start] = [targets.min, targets.max, targets.start].map(exactRate)
+    return `adaptive rate of ${url}, bucket "${name}": ${min} to ${max}, from ${start}`
+  })
 }
 
 /** Two lines for each profile: the figures that it brings with their sources, and what they leave out. */

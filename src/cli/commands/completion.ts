@@ -1,10 +1,8 @@
 /** Scripts that complete the command line in a shell. They name what the program has when they are printed. */
-
 import type { Command, Option } from 'commander'
 import { FORMATS } from '../../replay/formats/format-names.js'
 
 export const SHELLS = ['bash', 'zsh', 'fish'] as const
-
 type Shell = (typeof SHELLS)[number]
 
 interface CompletedCommand {
@@ -13,11 +11,9 @@ interface CompletedCommand {
   readonly options: readonly Option[]
   /** Words that stand for its first argument. */
   readonly words: readonly string[]
-  /** Its arguments are files. */
   readonly takesFiles: boolean
 }
 
-/** Commands whose arguments are files. */
 const OF_FILES = ['import', 'replay']
 
 /** The values of options that a command checks itself. */
@@ -27,7 +23,6 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   '--spread': ['even', 'none'],
 }
 
-/** The script for a shell. */
 export function completion(shell: Shell, program: Command): string {
   const help = program.createHelp()
   const commands = program.commands.map(command => ({
@@ -44,14 +39,16 @@ export function completion(shell: Shell, program: Command): string {
 
 function bash(commands: readonly CompletedCommand[]): string {
   const cases = commands.flatMap(({ name, options, words, takesFiles }) => [
-    ...options.filter(takesValue).map(
-      option =>
-        `    ${flagsOf(option)
-          .map(flag => `${name}:${flag}`)
-          .join('|')}) words='${valuesOf(option).join(' ')}' ;;`,
-    ),
+    ...options
+      .filter(({ required }) => required)
+      .map(
+        option =>
+          `    ${flagsOf(option)
+            .map(flag => `${name}:${flag}`)
+            .join('|')}) words='${valuesOf(option).join(' ')}' ;;`,
+      ),
     // Without a word to offer bash offers files.
-    `    ${name}:*) ${takesFiles ? '[[ $cur != -* ]] || ' : ''}words='${[...words, ...options.map(longOf)].join(' ')}' ;;`,
+    `    ${name}:*) ${takesFiles ? '[[ $cur != -* ]] || ' : ''}words='${[...words, ...options.map(({ long }) => long)].join(' ')}' ;;`,
   ])
   return `_shaper() {
   local words cur=\${COMP_WORDS[COMP_CWORD]}
@@ -98,7 +95,7 @@ function zshOption(option: Option): string {
   const flags = flagsOf(option)
   const values = valuesOf(option)
   const action = values.length > 0 ? `(${values.join(' ')})` : takesFile(option) ? '_files' : ' '
-  const value = takesValue(option) ? `:${option.attributeName()}:${action}` : ''
+  const value = option.required ? `:${option.attributeName()}:${action}` : ''
   const text = option.description.replace(/[[\]:\\]/g, '\\$&')
   const again = option.long === '--field' ? '*' : ''
   return flags.map(flag => quoted(`${again}${flag}[${text}]${value}`)).join(' ')
@@ -118,21 +115,17 @@ function fish(commands: readonly CompletedCommand[]): string {
           const value =
             values.length > 0
               ? ` -x -a '${values.join(' ')}'`
-              : takesValue(option)
+              : option.required
                 ? takesFile(option)
                   ? ' -r'
                   : ' -x'
                 : ''
-          return `${within} -l ${longOf(option).slice(2)}${short}${value} -d ${quoted(option.description)}`
+          return `${within} -l ${option.long!.slice(2)}${short}${value} -d ${quoted(option.description)}`
         }),
       ]
     })
     .join('\n')
     .concat('\n')
-}
-
-function takesValue({ required }: Option): boolean {
-  return required
 }
 
 function takesFile({ flags }: Option): boolean {
@@ -145,10 +138,6 @@ function valuesOf({ argChoices, long }: Option): readonly string[] {
 
 function flagsOf({ short, long }: Option): string[] {
   return [short, long].flatMap(flag => flag ?? [])
-}
-
-function longOf({ long }: Option): string {
-  return long!
 }
 
 /** A word of any of these shells. fish reads a backslash before a quote, the others do not. So there are no quotes in it. */

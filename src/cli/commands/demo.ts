@@ -21,7 +21,6 @@ const COLUMN = 100
 const COLUMNS = LENGTH / COLUMN
 const BARS = ' ▁▂▃▄▅▆▇█'
 
-/** What has happened so far. Times are in ms since the start. */
 interface Picture {
   arrivals: number[]
   releases: number[]
@@ -31,7 +30,6 @@ interface Picture {
   queued: number
 }
 
-/** Runs the demonstration: as a picture on a terminal, as plain lines elsewhere. */
 export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
   const clock = createTimerClock()
   const pacer = createPreciseClock()

@@ -5,14 +5,11 @@ import { escapeControls } from '../../config/messages.js'
 import { configText } from '../../config/nginx/config-text.js'
 import { type NginxFiles, NginxSyntaxError } from '../../config/nginx/directives.js'
 import { importNginx } from '../../config/nginx/import-nginx.js'
-import type { Terminal } from '../terminal.js'
+import { orElse } from '../../core/structures/or-else.js'
+import type { Terminal } from '../command.js'
 import { readUpstream } from './common-options.js'
 
-/**
- * Prints a configuration of nginx as one of shaper. What shaper cannot say is a line on stderr with its place.
- *
- * @throws ConfigError
- */
+/** What shaper cannot say is a line on stderr with its place. @throws ConfigError */
 export function runImport(file: string, { upstream }: { upstream?: string }, terminal: Terminal): void {
   const { config, notes } = read(file, upstream === undefined ? undefined : readUpstream(upstream), terminal.cwd())
   const text = configText(file, config)
@@ -27,13 +24,7 @@ export function runImport(file: string, { upstream }: { upstream?: string }, ter
 function read(file: string, upstream: string | undefined, cwd: string): ReturnType<typeof importNginx> {
   const files: NginxFiles = {
     read: name => readFileSync(resolve(cwd, name), 'utf8'),
-    list: folder => {
-      try {
-        return readdirSync(resolve(cwd, folder))
-      } catch {
-        return []
-      }
-    },
+    list: folder => orElse(() => readdirSync(resolve(cwd, folder)), []),
   }
   try {
     return importNginx(file, { files, upstream })
@@ -50,7 +41,6 @@ function read(file: string, upstream: string | undefined, cwd: string): ReturnTy
   }
 }
 
-/** What is wrong with the result, such as an upstream that is its own address. */
 function problemsOf(text: string): ConfigError['problems'] {
   try {
     parseConfig(text, { env: {} })

@@ -1,8 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { ConfigError, DEFAULT_FILE } from '../../config/load.js'
-import { CommandError } from '../command-error.js'
-import type { Terminal } from '../terminal.js'
+import { CommandError, type Terminal } from '../command.js'
 import { readUpstream } from './common-options.js'
 
 export interface InitOptions {
@@ -10,11 +9,7 @@ export interface InitOptions {
   upstream?: string
 }
 
-/**
- * Writes a configuration to begin with. A file that is there already stays as it is.
- *
- * @throws ConfigError, CommandError
- */
+/** A file that is there already stays as it is. @throws ConfigError, CommandError */
 export function runInit(
   { config = DEFAULT_FILE, upstream = 'http://127.0.0.1:9000' }: InitOptions,
   terminal: Terminal,

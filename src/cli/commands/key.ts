@@ -1,20 +1,16 @@
 /** Tells of single keys with the data of an admin server: of one key all that is known, or which keys have a text in them. */
 import type { KeyState, RouteOutlook } from '../../admin/keys/key-state.js'
 import type { KeySearch } from '../../admin/keys/search.js'
-import { ConfigError } from '../../config/load.js'
 import { durationText } from '../../core/units.js'
-import { CommandError } from '../command-error.js'
-import { cellText, decimal, listedRate, listedWait, oldestText } from '../top/text.js'
-import { type AdminAddress, adminUrl, askAdmin } from './admin-client.js'
-import { aligned } from './table.js'
+import { CommandError } from '../command.js'
+import { aligned, cellText, decimal, listedRate, listedWait, oldestText } from '../text.js'
+import { adminAddress, askAdmin } from './admin-client.js'
 
 /** Characters of a key that are shown. No key is longer. */
 const LONGEST = 128
-
 /** Characters of a text about an upstream. It may have chosen the words. */
 const LONGEST_CAUSE = 400
 
-/** The flags as the user gave them. */
 export interface KeyFlags {
   admin: string
   json?: boolean
@@ -30,10 +26,7 @@ export async function runKey(
   { admin, json = false }: KeyFlags,
   { env, stdout }: { readonly env: NodeJS.ProcessEnv; readonly stdout: NodeJS.WritableStream },
 ): Promise<void> {
-  const url = adminUrl(admin)
-  if (url === undefined)
-    throw new ConfigError([{ path: '--admin', message: `"${admin}" is not a URL; use e.g. http://127.0.0.1:9090` }])
-  const address: AdminAddress = { admin: url, token: env.SHAPER_TOKEN }
+  const address = adminAddress(admin, env)
   const write = (answer: object, lines: readonly string[]): void =>
     void stdout.write(json ? `${JSON.stringify(answer)}\n` : `${lines.join('\n')}\n`)
   if (parts.length === 0) {
@@ -48,28 +41,13 @@ export async function runKey(
   write(state, keyLines(state))
 }
 
-/** What is known of a key, as lines. */
 export function keyLines(state: KeyState): string[] {
-  const {
-    bucket,
-    key,
-    hash,
-    tier,
-    level,
-    capacity,
-    burst,
-    rate,
-    waiting,
-    oldestMs,
-    inFlight,
-    predictedWaitMs,
-    override,
-    heldBy = [],
-  } = state
+  const { bucket, key, hash, tier, outside, level, capacity, burst, rate, quotaEnds } = state
+  const { waiting, oldestMs, inFlight, predictedWaitMs, override, heldBy = [] } = state
   const bursts = burst === undefined ? '' : `, bursts of ${decimal(burst)}`
   return [
-    `${bucket}: ${cellText(key, LONGEST)} (${hash} in the log)${tier === undefined ? '' : `, tier ${tier}`}`,
-    `level ${decimal(level)} of ${capacity === null ? 'any amount' : decimal(capacity)}, ${rate === null ? '' : 'rate '}${listedRate(rate)}${bursts}; ` +
+    `${bucket}: ${cellText(key, LONGEST)} (${hash} in the log)${tier === undefined ? '' : `, tier ${tier}`}${outside ? ', limits of its own' : ''}`,
+    `level ${decimal(level)} of ${capacity === null ? 'any amount' : decimal(capacity)}, ${rate === null ? '' : 'rate '}${listedRate(rate, quotaEnds)}${bursts}; ` +
       `${waiting} waiting${oldestText(oldestMs)}, ${inFlight} in flight${blockText(state)}`,
     `a newcomer waits ${listedWait(predictedWaitMs, heldBy)}`,
     ...causeLines(state),
@@ -79,7 +57,6 @@ export function keyLines(state: KeyState): string[] {
   ]
 }
 
-/** What the longest wait comes from. A rate is no cause where something else holds a newcomer for longer. */
 function causeLines({ routes, heldBy }: KeyState): string[] {
   const [longest] = Object.values(routes).toSorted((a, b) => b.predictedWaitMs - a.predictedWaitMs)
   const causes = heldBy ?? (longest?.waitsFor === undefined ? [] : [longest.waitsFor])
@@ -115,7 +92,6 @@ function rejectionText({ reason, bucket, retryAfterMs }: NonNullable<RouteOutloo
   return `${reason}${by}${retryAfterMs === undefined ? '' : `, again in ${durationText(retryAfterMs)}`}`
 }
 
-/** The latest first. */
 function recentLines({ recent }: KeyState): string[] {
   if (recent.length === 0) return []
   const rows = recent
@@ -131,7 +107,6 @@ function recentLines({ recent }: KeyState): string[] {
   return ['', ...aligned([['latest requests', 'route', 'outcome', 'status', 'held', 'answered in'], ...rows])]
 }
 
-/** The found keys, as lines. */
 function searchLines({ buckets }: KeySearch): string[] {
   const rows = buckets.flatMap(({ name, fullest }) =>
     fullest.map(({ key, level, capacity, waiting, predictedWaitMs, heldBy }) => [

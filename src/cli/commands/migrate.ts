@@ -1,15 +1,10 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { ConfigError, DEFAULT_FILE, loadConfig } from '../../config/load.js'
-import { CommandError } from '../command-error.js'
-import type { Terminal } from '../terminal.js'
+import { CommandError, type Terminal } from '../command.js'
 import { sourcesOf } from './common-options.js'
 
-/**
- * Creates the table that the store of a configuration needs.
- *
- * @throws ConfigError, CommandError
- */
+/** Creates the table that the store of a configuration needs. @throws ConfigError, CommandError */
 export async function runMigrate(options: { config?: string }, terminal: Terminal): Promise<void> {
   if (options.config === undefined && !existsSync(join(terminal.cwd(), DEFAULT_FILE))) {
     const message = `there is no ./${DEFAULT_FILE} here; name a file with -c FILE`

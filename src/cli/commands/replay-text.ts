@@ -1,13 +1,12 @@
 /** Reports of a replay as lines for a terminal. */
-
+import { counted } from '../../config/messages.js'
 import { durationText } from '../../core/units.js'
 import type { DiffReport } from '../../replay/report/diff.js'
 import type { LeavingOutcomes, LeavingReport, PeakReport, ReplayReport } from '../../replay/report/report.js'
-import { aligned } from './table.js'
+import { aligned } from '../text.js'
 
 /** How many clients to list. */
 const LISTED = 10
-
 const SHADES = [' ', '░', '▒', '▓', '█']
 
 export function reportLines(report: ReplayReport): string[] {
@@ -226,8 +225,4 @@ function share(part: number, whole: number): string {
   if (whole === 0 || part === 0) return '0 %'
   const percent = (100 * part) / whole
   return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
-}
-
-function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }

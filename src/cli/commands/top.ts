@@ -1,22 +1,18 @@
 /** Shows a live table of buckets with the data of an admin server. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DryRunSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
-import { durationText } from '../../core/units.js'
-import type { Terminal } from '../terminal.js'
+import { ConfigError, type Problem } from '../../config/load.js'
+import { durationText, parseDuration } from '../../core/units.js'
+import type { Terminal } from '../command.js'
+import { aligned, cellText, decimal } from '../text.js'
 import { arrange, type TopView } from '../top/layout.js'
-import { runScreen } from '../top/run-screen.js'
-import { Screen } from '../top/screen.js'
+import { runScreen, Screen } from '../top/screen.js'
 import { sectionsOf, summaryOf, troublesOf } from '../top/sections.js'
-import { cellText, decimal } from '../top/text.js'
-import { type AdminAddress, askAdmin } from './admin-client.js'
-import { aligned } from './table.js'
+import { type AdminAddress, adminUrl, askAdmin } from './admin-client.js'
 
 export interface TopOptions extends AdminAddress {
-  /** Whether to show what dry runs would have done instead. */
   readonly dryRun: boolean
-  /** ms between two tables. */
   readonly interval: number
-  /** How many tables to show; Infinity: until a signal. */
   readonly count: number
 }
 
@@ -38,7 +34,6 @@ export async function runTop(
 /** ms. What the server does not tell per second is counted over the same time. */
 const RATE_OVER = 5_000
 
-/** The latest snapshots. */
 class Seen {
   readonly #all: Snapshot[] = []
 
@@ -117,7 +112,6 @@ export function topLines(now: Snapshot, before: Snapshot | undefined): string[] 
   return [...troublesOf(now), summaryOf(now).join('; '), ...shown.flatMap(({ lines }) => ['', ...lines])]
 }
 
-/** The table of dry runs. */
 export function dryRunTable({ at, dryRun }: Snapshot): string[] {
   if (dryRun === undefined) return ['no route is a dry run; start with --dry-run, or set "dryRun": true']
   const { since, keys, agents } = dryRun
@@ -144,4 +138,42 @@ export function dryRunTable({ at, dryRun }: Snapshot): string[] {
       ]),
     ]),
   ]
+}
+
+export interface TopFlags {
+  admin: string
+  dryRun?: boolean
+  interval: string
+  count?: string
+}
+
+/** The shortest interval between two requests to the admin server, in ms. */
+const LEAST_INTERVAL = 100
+
+/** @throws ConfigError with everything that is wrong */
+export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlags, env: NodeJS.ProcessEnv): TopOptions {
+  const problems: Problem[] = []
+  const refuse = (path: string, value: string, message: string): void => {
+    problems.push({ path, message: `${JSON.stringify(value)} ${message}` })
+  }
+  const url = adminUrl(admin)
+  if (url === undefined) refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
+  let ms = 0
+  try {
+    ms = parseDuration(interval)
+  } catch {
+    ms = Number.NaN
+  }
+  if (!(ms >= LEAST_INTERVAL))
+    refuse('--interval', interval, `is not a time of at least ${LEAST_INTERVAL}ms; use e.g. 1s`)
+  if (count !== undefined && !/^[1-9]\d{0,8}$/.test(count))
+    refuse('--count', count, 'is not a number of tables; use e.g. 1')
+  if (problems.length > 0) throw new ConfigError(problems)
+  return {
+    admin: url!,
+    token: env.SHAPER_TOKEN,
+    dryRun,
+    interval: ms,
+    count: count === undefined ? Infinity : Number(count),
+  }
 }

@@ -2,13 +2,11 @@
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { GivenUp, Observer, Outcome, RequestFailure, RequestRecord } from '../../proxy/observe/observer.js'
 import { hashedKey } from '../../proxy/routing/key.js'
-import { withoutQuery } from './request-path.js'
 
-/** pino's numbers. */
 const INFO = 30
 const WARN = 40
 
-export interface AccessLogOptions {
+interface AccessLogOptions {
   /** The id of a request's trace. Default: that which its client has sent. */
   readonly traceOf?: ((request: RequestRecord) => string | undefined) | undefined
   /** pino's number of the least level that is written. */
@@ -48,7 +46,6 @@ export function createAccessLog(
   let headAt = 0
   let head = ''
 
-  /** The beginning of a line, behind its level. Lines of one millisecond share it. */
   function headNow(): string {
     const now = Date.now()
     if (now !== headAt) {
@@ -88,7 +85,6 @@ export function createAccessLog(
   }
 }
 
-/** Why a request was refused or has failed, and the level of its line. */
 function failureOf({ failure }: RequestRecord, outcome: Outcome): readonly [RequestFailure | undefined, number] {
   if (outcome === 'refused') return [failure, INFO]
   return outcome === 'failed' && failure !== undefined ? [failure, WARN] : [undefined, INFO]
@@ -137,7 +133,6 @@ function givenUpFields({ at, patience, source, service }: GivenUp): string {
   )
 }
 
-/** Matches the id of the trace (https://www.w3.org/TR/trace-context/). */
 const TRACEPARENT = /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
 
 function receivedTrace(request: RequestRecord): string | undefined {
@@ -145,7 +140,6 @@ function receivedTrace(request: RequestRecord): string | undefined {
   return traceparent === undefined ? undefined : TRACEPARENT.exec(traceparent)?.[1]
 }
 
-/** Matches a character that JSON may have to escape. */
 const UNUSUAL = /[^\x20-\x7e]|["\\]/
 
 /** A text as it stands in JSON, without its quotation marks. */
@@ -161,4 +155,17 @@ function decimal(number: number): string {
   const thousandths = Math.round(number * 1_000)
   const whole = Math.floor(thousandths / 1_000)
   return `${whole}${THOUSANDTHS[thousandths - whole * 1_000]}`
+}
+
+/** In characters. */
+const LONGEST_PATH = 512
+const PLAIN_PATH = /^\/(?!https?\/)/
+
+/** The path of a request for logs and traces: without its query and without a password. */
+export function withoutQuery(target: string): string {
+  const query = target.indexOf('?')
+  const path = query < 0 ? target : target.slice(0, query)
+  // A path has a fragment or a password only where it begins as one to a base URL.
+  const clean = PLAIN_PATH.test(path) ? path : path.replace(/#.*$/s, '').replace(/^(\/?https?:?\/+)?[^/]*@/i, '$1***@')
+  return clean.length > LONGEST_PATH ? clean.slice(0, LONGEST_PATH) : clean
 }

@@ -9,50 +9,37 @@ import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { isatty } from 'node:tty'
 import pino, { type DestinationStream, type Logger } from 'pino'
-import type { LogChoice } from './log-options.js'
+import type { LogChoice } from '../command.js'
 import { createPrettyPrinter } from './pretty.js'
 
 const STDERR = 2
-
 /** A batch is written when it has this many bytes, or after this many ms. */
 const BATCH = { size: 65_536, ms: 50 }
-
 /** The most bytes that a UTF-16 unit takes in UTF-8. */
 const WIDEST = 3
-
 /** The most bytes that a pipe takes whole or not at all (PIPE_BUF). */
 const WHOLE = 4_096
-
 const LINE_FEED = 0x0a
-
 /** How far a reader may be behind, in bytes. */
 const UNREAD = 4 * 1024 * 1024
-
 /** How long `close` waits for a reader to read some more, in ms. */
 const PATIENCE = 1_000
-
 /** When to try a busy terminal again, in ms. */
 const AGAIN = 10
 
 class LogStream implements DestinationStream {
   readonly #socket = openPipe()
   readonly #file = this.#socket === undefined ? openTerminal() : STDERR
-  /** Whether other processes write to the same stderr. */
   readonly #isShared: boolean
-  /**
-   * The lines of the current batch. They are encoded one by one: lines that are joined to one long string cost several
-   * times as much, because each collection of garbage would copy all their parts.
-   */
+  /** The current batch. Lines are encoded one by one: joined ones cost several times as much garbage collection. */
   #batch = Buffer.allocUnsafeSlow(BATCH.size)
   #length = 0
   /** Batches to write, in order. The first of them is being written if `#isBusy`. */
   readonly #queue: Buffer[] = []
-  /** How many bytes are in the queue. */
   #queued = 0
   #isBusy = false
   #timer: NodeJS.Timeout | undefined
   #idle: () => void = () => undefined
-  /** Runs while `close` waits. */
   #patience: NodeJS.Timeout | undefined
 
   constructor({ isShared }: LogOptions) {
@@ -68,7 +55,6 @@ class LogStream implements DestinationStream {
     this.#timer ??= setTimeout(this.#due, BATCH.ms).unref()
   }
 
-  /** Resolves when everything is written, or when the reader takes too long. */
   async close(): Promise<void> {
     this.handOver()
     if (this.#isBusy) {
@@ -176,7 +162,6 @@ function openTerminal(): number {
   }
 }
 
-/** Writes without waiting. Returns the bytes to try again. */
 function tryWrite(file: number, bytes: Buffer): Buffer {
   let rest = bytes
   try {
@@ -192,7 +177,6 @@ function tryWrite(file: number, bytes: Buffer): Buffer {
 let stream: LogStream | undefined
 
 interface LogOptions extends LogChoice {
-  /** Whether other processes write to the same stderr. */
   readonly isShared: boolean
 }
 
@@ -204,7 +188,6 @@ function open(options: LogOptions): LogStream {
   return opened
 }
 
-/** @param base fields of every record */
 export function createLog(base: Record<string, unknown> | null, options: LogOptions): Logger {
   const opened = stream ?? open(options)
   stream = opened
@@ -227,7 +210,6 @@ export function flushLog(): void {
   stream?.handOver()
 }
 
-/** Await this before the process ends. */
 export async function closeLog(): Promise<void> {
   await stream?.close()
 }

@@ -1,13 +1,9 @@
-/**
- * Records of the log as lines for people. They are made of the lines of JSON, so that both say the same. Reading them costs some
- * microseconds, which a terminal takes for a line anyway.
- */
+/** Records of the log as lines for people. They are made of the lines of JSON, so that both say the same. */
 import { durationText } from '../../core/units.js'
 
 /** A record. Times are in ms. */
 type LogRecord = Record<string, unknown> & { readonly level: number; readonly time: number; readonly msg: string }
 
-/** An access line. */
 interface RequestLine {
   readonly route?: string
   /** Hashed. */
@@ -28,7 +24,6 @@ interface RequestLine {
 }
 
 type Colour = 'dim' | 'red' | 'green' | 'yellow' | 'cyan'
-
 const CODES: Readonly<Record<Colour, number>> = { dim: 2, red: 31, green: 32, yellow: 33, cyan: 36 }
 
 /** By pino's numbers. `info` is the usual one. */
@@ -40,11 +35,9 @@ const LEVELS = new Map<number, readonly [name: string, colour: Colour]>([
 
 /** By the first digit of a status. */
 const CLASSES: readonly (Colour | undefined)[] = [undefined, 'cyan', 'green', 'cyan', 'yellow', 'red']
-
 /** Fields of a record that its line has elsewhere. */
 const ELSEWHERE = new Set(['level', 'time', 'msg', 'worker'])
 
-/** @param colours `none`: no escape sequences */
 export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) => string {
   const paint = (colour: Colour | undefined, text: string): string =>
     colours === 'none' || colour === undefined ? text : `\x1b[${CODES[colour]}m${text}\x1b[0m`
@@ -65,7 +58,9 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
       return `${level}the dashboard is at ${printable(dashboardText(String(record.url)))}`
     const entries = Object.entries(record).filter(([name]) => !ELSEWHERE.has(name))
     const lists = entries.flatMap(([, value]) => (Array.isArray(value) ? value.join('; ') : []))
-    const fields = entries.flatMap(([name, value]) => (Array.isArray(value) ? [] : `${name}=${textOf(value)}`))
+    const fields = entries
+      .filter(([, value]) => !Array.isArray(value))
+      .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
     const text = `${level}${printable([record.msg, ...lists].join(': '))}`
     return fields.length === 0 ? text : `${text}  ${paint('dim', printable(fields.join(' ')))}`
   }
@@ -84,7 +79,6 @@ function dashboardText(url: string): string {
   return here === url ? `${url}/` : `${here}/, and at all other addresses of this machine`
 }
 
-/** What became of a request, and how long that took. */
 function notesOf({ outcome, waitMs, upstreamMs, retries, coalesced, ...why }: RequestLine): string[] {
   const notes = outcome === 'forwarded' ? [] : [whyOf(outcome, why)]
   if (waitMs >= 1) notes.push(`held ${durationText(waitMs)}`)
@@ -98,10 +92,6 @@ function whyOf(outcome: string, { reason, bucket, givenUp, detail, cause }: Part
   if (reason !== undefined) return `${outcome}: ${reason}${bucket === undefined ? '' : ` of ${bucket}`}`
   if (givenUp !== undefined) return `${outcome}: its client would have left`
   return [outcome, detail, cause].filter(part => part !== undefined).join(': ')
-}
-
-function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
 /** In the time zone of this machine. */

@@ -6,7 +6,8 @@
  */
 import type { Logger } from 'pino'
 import { withoutStore } from '../../admin/snapshot/troubles.js'
-import type { StoreSettings } from '../../config/settings.js'
+import { counted } from '../../config/messages.js'
+import type { StoreSettings } from '../../config/store-url.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { ShardNews } from '../../sharing/sharing.js'
 import { isRefusal } from '../../stores/describe-error.js'
@@ -18,15 +19,13 @@ const NOTICE_MS = 3_000
 /** Other shards of a cluster that fail are noticed within this time, in ms: a heartbeat and its timeout. */
 const GATHER_MS = 1_500
 
-export interface StoreLog extends Required<Pick<Observer, 'shared'>> {
+interface StoreLog extends Required<Pick<Observer, 'shared'>> {
   /** The last error of the store; undefined once it answers again. */
   readonly reason: string | undefined
-  /** Takes an error of the store, such as a lost connection. */
   complain(error: Error): void
 }
 
 interface Outage {
-  /** ms */
   readonly began: number
   /** All its shards, and those that are still away. A store without shards has one shard, named ''. */
   readonly shards: Set<string>
@@ -37,8 +36,7 @@ interface Outage {
   isReported: boolean
 }
 
-/** What a log says of a store. */
-export interface LoggedStore extends Pick<StoreSettings, 'onOutage'> {
+interface LoggedStore extends Pick<StoreSettings, 'onOutage'> {
   readonly type: string
   /** How many instances are known to share it from the start. Absent: this one. */
   readonly known?: number
@@ -147,7 +145,7 @@ export function createStoreLog(
   function reportEnd({ shards, began, decidedAlone }: Outage, instances: number): void {
     const seconds = Math.round((performance.now() - began) / 100) / 10
     const fields = { store: settings.type, ...namesOf(shards), instances, seconds, decidedAlone }
-    const length = `after ${seconds} s, with ${decidedAlone} request${decidedAlone === 1 ? '' : 's'} decided without it`
+    const length = `after ${seconds} s, with ${counted(decidedAlone, 'request')} decided without it`
     const message = `the store answers again${placeOf(shards)}, ${length}: ${sharedBy(instances)}`
     schedule(() => log.info(fields, message))
   }
@@ -168,7 +166,7 @@ export function createStoreLog(
 }
 
 function sharedBy(instances: number): string {
-  return `the limits are shared by ${instances} instance${instances === 1 ? '' : 's'}`
+  return `the limits are shared by ${counted(instances, 'instance')}`
 }
 
 /** Nothing for a store without shards. */

@@ -7,11 +7,10 @@
  */
 import { closeSync } from 'node:fs'
 import { isatty } from 'node:tty'
-import { WORKER } from './instance-name.js'
+import { WORKER } from './worker-protocol.js'
 
 /** Some programs signal first and close the terminal then. When to look again, in ms. */
 const AGAIN = 1_000
-
 const terminals = [0, 1, 2].filter(fd => isatty(fd))
 let isEnding = false
 let isAsked = false

@@ -1,35 +1,33 @@
-/** Counts what a proxy in this process does, for the admin server of this process or of the primary. */
+/** Counts what a proxy in this process does, for the admin server of this process or of the primary, and for OpenTelemetry. */
 import { randomUUID } from 'node:crypto'
 import { performance } from 'node:perf_hooks'
-import { bucketsOf } from '../../admin/buckets-in-use.js'
-import { Metrics } from '../../admin/counters/metrics.js'
+import type { Meter } from '@opentelemetry/api'
+import { cpuSeconds, Metrics, type ServerState, timedStore } from '../../admin/counters/metrics.js'
 import { RecentRequests } from '../../admin/counters/recent-requests.js'
-import { timedStore } from '../../admin/counters/timed-store.js'
 import { TrafficTally } from '../../admin/counters/traffic-tally.js'
-import { type FleetMember, passedOf } from '../../admin/fleet/member.js'
-import { recordHour } from '../../admin/fleet/record-hour.js'
-import { startShowing } from '../../admin/fleet/show-self.js'
-import { cpuSeconds, totalsOf } from '../../admin/fleet/totals.js'
-import type { AdminSource } from '../../admin/http/server.js'
+import { recordHour, totalsOf } from '../../admin/fleet/hour.js'
+import { type FleetMember, passedOf, startShowing } from '../../admin/fleet/member.js'
+import { bucketsOf } from '../../admin/keys/instance.js'
 import { createKeySource } from '../../admin/keys/key-source.js'
 import { ListedWaits } from '../../admin/keys/listed-waits.js'
+import type { AdminSource } from '../../admin/server.js'
 import { storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
 import type { Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
-import type { Store } from '../../core/store.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import type { Observer } from '../../proxy/observe/observer.js'
-import { instanceName } from './instance-name.js'
+import type { Store } from '../../sharing/store.js'
+import { instanceName } from './worker-protocol.js'
 
 export interface Instrumentation {
   readonly observers: readonly Observer[]
-  /** The same store with its calls timed. */
   timed(store: Store): Store
-  /** Sets the proxy to watch. Call it before the first request. */
-  join(context: ProxyContext): AdminSource
+  /** Undefined: there is no admin server. */
+  join(context: ProxyContext): AdminSource | undefined
 }
 
-export function createInstrumentation(settings: Settings, clock: Clock): Instrumentation {
+/** @param meter gets the metrics, too */
+export function createInstrumentation(settings: Settings, clock: Clock, meter?: Meter): Instrumentation {
   const wallNow = (): number => performance.timeOrigin + performance.now()
   const recent = new RecentRequests(wallNow)
   const tally = new TrafficTally({ now: () => clock.now(), wallNow })
@@ -45,19 +43,33 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       for (const { name, waits } of context?.routes ?? [])
         yield { route: name, patience: waits.patience.usual(now), service: waits.service.usual }
     },
+    deliveries: () => (context?.deliveries?.isUsed ? context.deliveries : undefined),
     waitingPages: () => context?.pageStreams.size ?? 0,
-    *upstreams() {
-      const isUp = new Map<string, boolean>()
-      for (const { upstream } of context?.routes ?? []) {
-        const { settings, breaker } = upstream
-        // Routes to one upstream may have different settings for it.
-        if (breaker !== undefined) isUp.set(settings.url, !breaker.isOpen && isUp.get(settings.url) !== false)
+    *servers() {
+      const found = new Map<string, ServerState>()
+      for (const { settings, servers } of new Set(context?.routes.map(({ upstream }) => upstream))) {
+        for (const { url, place, breaker, check } of servers) {
+          const key = JSON.stringify([settings.url, url])
+          const before = found.get(key)
+          const isUp =
+            breaker === undefined && check === undefined ? before?.isUp : place.isUp && before?.isUp !== false
+          // Routes to one upstream may have different settings for it.
+          found.set(key, {
+            upstream: settings.url,
+            server: url,
+            isUp,
+            inFlight: place.sent + (before?.inFlight ?? 0),
+          })
+        }
       }
-      yield* isUp
+      yield* found.values()
     },
     *limits() {
       for (const { limits } of context === undefined ? [] : bucketsOf(context)) yield context!.learned.limitsOf(limits)
     },
+    outside: () => context?.keyLimits.all() ?? [],
+    canReadKeys: () => context?.identity?.canReadKeys,
+    meter,
   })
   return {
     observers: [tally, metrics, recent],
@@ -65,6 +77,7 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
     join(running) {
       context = running
       tally.join(running.bucketTable)
+      if (settings.admin === undefined) return undefined
       const waits = new ListedWaits(running)
       const options = { context: running, tally, storeType: storeTypeOf(settings), waits, wallNow }
       const id = randomUUID()
@@ -94,6 +107,7 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
         snapshot: () => takeSnapshot(options),
         ready: async () => ({ draining: running.leaving, admits: running.sharing?.admits ?? true }),
         metrics: async () => [await metrics.values()],
+        deliveries: async order => (running.deliveries?.isUsed ? running.deliveries.administer(order) : undefined),
         ...createKeySource({ context: running, recent, tally, waits, wallNow }),
       }
     },

@@ -1,26 +1,26 @@
 /** The data of the admin server when several workers serve: that of all of them together. */
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
-import type { FleetMember } from '../../admin/fleet/member.js'
-import type { AdminSource, Readiness } from '../../admin/http/server.js'
-import { type KeyState, mergeKeyStates, type OverrideState } from '../../admin/keys/key-state.js'
-import type { OverrideAnswer } from '../../admin/keys/override-change.js'
-import { lastWait, type Reset, shownLimits } from '../../admin/keys/reset.js'
-import { type KeySearch, mergeSearches } from '../../admin/keys/search.js'
+import { type KeyState, mergeKeyStates } from '../../admin/keys/key-state.js'
+import { lastWait, shownLimits } from '../../admin/keys/reset.js'
+import { mergeSearches } from '../../admin/keys/search.js'
+import type { AdminSource } from '../../admin/server.js'
 import { mergeSnapshots, mergeWatched } from '../../admin/snapshot/merge-snapshots.js'
-import type { Snapshot, WatchedSnapshot } from '../../admin/snapshot/snapshot.js'
-import type { View } from '../../core/board.js'
-import type { Question } from './worker-protocol.js'
+import type { View } from '../../sharing/board.js'
+import type { Asked, Question } from './worker-protocol.js'
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
-/** The workers to ask. */
 export interface AskedWorkers {
   /** The answer of each ready worker; undefined: it did not answer in time. */
   question<Answer>(question: Question): Promise<ReadonlyMap<Worker, Answer | undefined>>
-  /** The answer of one ready worker; undefined: it did not answer in time. */
   questionOne<Answer>(question: Question): Promise<Answer | undefined>
 }
+
+/** Null stands for undefined. */
+type AnswerTo<About extends Asked> =
+  | Exclude<Awaited<ReturnType<AdminSource[About]>>, undefined>
+  | (undefined extends Awaited<ReturnType<AdminSource[About]>> ? null : never)
 
 /** Metrics that only grow. If they fell when a worker ends, a scraper would see a restart. */
 const CUMULATIVE = new Set(['counter', 'histogram'])
@@ -31,38 +31,35 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
   /** The sums of ended workers, as of the last time they were asked. */
   let ended: Metrics = []
 
-  async function all<Answer>(question: Question): Promise<Answer[]> {
-    const answers = [...(await workers.question<Answer>(question)).values()]
-    const given = answers.filter(answer => answer !== undefined)
-    if (given.length === 0 || given.length < answers.length) throw new Error('a worker does not answer')
-    return given
+  async function all<About extends Asked>(about: About, ...given: Parameters<AdminSource[About]>) {
+    const answers = [...(await workers.question<AnswerTo<About>>({ about, given } as Question)).values()]
+    const told = answers.filter(answer => answer !== undefined)
+    if (told.length === 0 || told.length < answers.length) throw new Error('a worker does not answer')
+    return told
   }
 
-  async function one<Answer>(question: Question): Promise<Answer> {
-    const answer = await workers.questionOne<Answer>(question)
+  async function one<About extends Asked>(about: About, ...given: Parameters<AdminSource[About]>) {
+    const answer = await workers.questionOne<AnswerTo<About>>({ about, given } as Question)
     if (answer === undefined) throw new Error('a worker does not answer')
     return answer
   }
 
   async function keyOf(bucket: string, key: string): Promise<KeyState | undefined> {
-    const states = (await all<KeyState | null>({ about: 'key', bucket, key })).filter(state => state !== null)
+    const states = (await all('key', bucket, key)).filter(state => state !== null)
     return states.length === 0 ? undefined : mergeKeyStates(states)
   }
 
   return {
-    members: async () => (await all<readonly FleetMember[]>({ about: 'members' })).flat(),
-    hours: async () => (await all<readonly View[]>({ about: 'hours' })).flat(),
-    views: async kind => (await workers.questionOne<readonly View[]>({ about: 'views', kind })) ?? [],
-    snapshot: async () => mergeSnapshots(await all<Snapshot>({ about: 'snapshot' })),
+    members: async () => (await all('members')).flat(),
+    hours: async () => (await all('hours')).flat(),
+    views: async kind => (await workers.questionOne<readonly View[]>({ about: 'views', given: [kind] })) ?? [],
+    snapshot: async () => mergeSnapshots(await all('snapshot')),
     async ready() {
-      const parts = await all<Readiness>({ about: 'ready' })
-      return {
-        draining: parts.every(({ draining }) => draining),
-        admits: parts.some(({ admits }) => admits),
-      }
+      const parts = await all('ready')
+      return { draining: parts.every(({ draining }) => draining), admits: parts.some(({ admits }) => admits) }
     },
     async metrics() {
-      const answers = await workers.question<Metrics[]>({ about: 'metrics' })
+      const answers = await workers.question<Metrics[]>({ about: 'metrics', given: [] })
       for (const [worker, metrics] of last) {
         if (answers.has(worker)) continue
         last.delete(worker)
@@ -79,24 +76,25 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
       return ended.length === 0 ? present : [...present, ended]
     },
     async whyNoKey(bucket, key) {
-      const reasons = await all<string | null>({ about: 'whyNoKey', bucket, key })
+      const reasons = await all('whyNoKey', bucket, key)
       return reasons.includes(null) ? undefined : reasons[0]!
     },
     key: (bucket, key) => keyOf(bucket, key),
     async watch(bucket, key) {
-      const parts = await all<WatchedSnapshot | null>({ about: 'watch', bucket, key })
+      const parts = await all('watch', bucket, key)
       return mergeWatched(parts.filter(part => part !== null))
     },
-    search: async text => mergeSearches(await all<KeySearch>({ about: 'search', text })),
+    search: async text => mergeSearches(await all('search', text)),
     async override(change) {
-      return (await one<OverrideAnswer | null>({ about: 'override', change })) ?? undefined
+      return (await one('override', change)) ?? undefined
     },
-    overrides: () => one<readonly OverrideState[]>({ about: 'overrides' }),
+    overrides: () => one('overrides'),
+    deliveries: async order => (await one('deliveries', order)) ?? undefined,
     async reset(bucket, key) {
       const before = await keyOf(bucket, key)
       if (before === undefined) return undefined
       // The others hear of it.
-      await one<Reset>({ about: 'reset', bucket, key })
+      await one('reset', bucket, key)
       const after = (await keyOf(bucket, key))!
       // Just what waits is left. A store may already count room that a worker has leased since.
       const { waiting, queued: level } = after

@@ -12,20 +12,17 @@ const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeader(
 export interface Reloader {
   /** Reads the configuration and puts it into effect. A bad one is logged and changes nothing. Calls run one at a time. */
   readonly reload: () => void
-  /** The configuration in effect. */
   current(): Settings
   /** Undefined: the last reload was not refused, or there was none. */
   failed(): FailedReload | undefined
 }
 
-export interface ReloaderOptions {
-  /** The configuration that is in effect now. */
+interface ReloaderOptions {
   readonly settings: Settings
   /** The files of `settings`, as they were before it was put into effect. */
   readonly files: readonly UsedFile[]
   /** Reads the configuration. @throws ConfigError where it is bad */
   readonly load: () => Settings
-  /** Puts a configuration into effect, with the files that it names. Resolves to the number of expired waiters by route. */
   readonly apply: (next: Settings, files: readonly UsedFile[]) => Promise<ReadonlyMap<string, number>>
   readonly log: Logger
   /** Counts a reload. One that finds nothing changed is `ok`. */
@@ -83,5 +80,5 @@ function logRefusal(error: Error, { problems }: FailedReload, log: Logger): void
 
 /** A renewal writes the certificate and its key one after the other. In between they do not fit. */
 function isHalfRenewed(error: Error): boolean {
-  return error instanceof ConfigError && error.problems.every(({ path }) => path.startsWith('listen.tls.'))
+  return error instanceof ConfigError && error.problems.every(({ path }) => /\btls\.(cert|key|clientCa)$/.test(path))
 }

@@ -1,70 +1,78 @@
 /** Starts a proxy in this process with its log. */
-
 import type { Duplex } from 'node:stream'
+import type { Meter } from '@opentelemetry/api'
 import type { Logger } from 'pino'
-import type { AdminSource } from '../../admin/http/server.js'
-import { exactRate } from '../../config/report/exact-units.js'
-import type { Settings } from '../../config/settings.js'
+import type { AdminSource } from '../../admin/server.js'
+import { ConfigError } from '../../config/load.js'
+import { quote } from '../../config/messages.js'
+import { exactRate } from '../../config/read-values.js'
+import { formatListen } from '../../config/schema/address.js'
+import type { Listen, Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
-import { type Store, StoreError } from '../../core/store.js'
 import { ownValue } from '../../core/structures/own-value.js'
+import { DeliveryError, StoredDeliveries } from '../../deliver/deliveries.js'
 import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
-import { combineObservers } from '../../proxy/observe/fan-out.js'
-import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
+import type { ProxyContext } from '../../proxy/context.js'
+import { combineObservers, type Observer, type RequestRecord } from '../../proxy/observe/observer.js'
 import { hashedKey } from '../../proxy/routing/key.js'
 import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
 import { failureText } from '../../proxy/upstream/upstream-error.js'
-import { isRefusal } from '../../stores/describe-error.js'
+import { type Store, StoreError } from '../../sharing/store.js'
+import { describeTrouble, isRefusal } from '../../stores/describe-error.js'
 import { openStore } from '../../stores/open.js'
-import { CommandError } from '../command-error.js'
+import { CommandError } from '../command.js'
 import { createAccessLog } from '../logging/access-log.js'
 import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
 import type { Instrumentation } from './instrumentation.js'
-import type { Tracing } from './tracing.js'
+import type { Predecessor } from './succession.js'
+import { findTracing } from './telemetry.js'
+import { type Program, type Status, WORKER } from './worker-protocol.js'
 
 const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms late, as with "pacing": "timer"'
+
+const FORMER_LIMITS = 'limits of single keys cannot be read, and the former ones stay'
 
 const DUPLICATED =
   'a request has several lines of a header that is its key, and the first counts; "duplicates": "reject" refuses such requests'
 
+const UNANNOUNCED =
+  'a connection without a good PROXY header was closed; let what is in front send one, or take its address out of "proxyProtocol"'
+
+const UNLISTED =
+  'a connection began with bytes that are no TLS, as a PROXY header of a peer that "proxyProtocol" does not list; list it there if it is your balancer'
+
 /** The memory of the primary as a store. It answers in well under a millisecond, unless it was stopped. Time in ms. */
 const OF_PRIMARY = { type: 'memory', timeout: 1_000, onOutage: 'local' } as const
-
 /** ms between two lines about the same upstream. */
 const QUIET_MS = 10_000
-
 /** ms between two lines about what clients of the same route send. */
 const QUIET_CLIENTS_MS = 60_000
 
-/** A proxy, and the data for its admin server. */
 export interface Served extends RunningProxy {
   readonly source: AdminSource | undefined
+  status(): Status
 }
 
-/** Values that all processes of one `shaper start` share. */
-export interface Program {
-  /** The pseudonym in `Via`. */
-  readonly id: string
-  /** How many processes serve this configuration, this one included. */
-  readonly workers: number
-}
-
-/** What a process that serves knows of the others. */
-export interface Surroundings extends Program {
+export interface Surroundings extends Program, Pick<ProxyOptions, 'handed'> {
+  /** The process before this one, which hands over to it. Absent for workers: their primary knows it. */
+  readonly predecessor?: Predecessor | undefined
+  /** Called before it listens. */
+  prepared?(): Promise<void>
   /** The primary keeps the buckets of its workers there, if the configuration has no store. Undefined: there is no primary. */
   readonly primary: Duplex | undefined
+  /** For the metrics. Undefined: no SDK of OpenTelemetry takes them. */
+  readonly meter: Meter | undefined
 }
 
-/**
- * @throws CommandError
- */
+/** @throws CommandError */
 export async function serve(settings: Settings, log: Logger, surroundings: Surroundings): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
+  const { meter } = surroundings
   const instrumentation =
-    settings.admin && (await import('./instrumentation.js')).createInstrumentation(settings, pacer)
+    (settings.admin ?? meter) && (await import('./instrumentation.js')).createInstrumentation(settings, pacer, meter)
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   const tracing = await findTracing(pacer, log)
   const traceOf = tracing && ((request: RequestRecord) => tracing.traceOf(request))
@@ -74,32 +82,48 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   // Last: the others may ask for the trace.
   if (tracing !== undefined) observers.push(tracing)
   const observer = combineObservers(observers)
-  const options = { settings, pacer, clock, observer, propagate: tracing?.propagate, id: surroundings.id }
+  // With workers the primary has them.
+  const kept = surroundings.primary === undefined ? await keptLevels(settings, clock, log) : undefined
+  const deliveries = new StoredDeliveries({ clock, wallNow: Date.now, onError: createDeliveryLog(log, clock) })
+  const { predecessor, handed = settings.listen.map(place => predecessor?.handleOf(place)) } = surroundings
+  const options = {
+    ...{ settings, pacer, clock, observer, deliveries, propagate: tracing?.propagate, id: surroundings.id, handed },
+    prepared: async (context: ProxyContext) => {
+      await surroundings.prepared?.()
+      if (predecessor !== undefined) await predecessor.takeOver(context)
+      else await kept?.file.restore(kept.of(context))
+    },
+  }
   const proxy = await start(options, log, instrumentation, surroundings)
-  const source = instrumentation?.join(proxy.context)
-  if (tracing === undefined) return { ...proxy, source }
+  const served = { ...proxy, source: instrumentation?.join(proxy.context), status: () => statusOf(proxy) }
+  if (kept === undefined) return served
+  kept.file.begin(kept.of(proxy.context))
   return {
-    ...proxy,
-    source,
+    ...served,
+    handOver(link) {
+      // From now on the successor writes it.
+      kept.file.stop()
+      return served.handOver(link)
+    },
     async drain(timeout, delay) {
       const drained = await proxy.drain(timeout, delay)
-      await tracing.flush()
+      await kept.file.close()
       return drained
     },
   }
 }
 
-/** Every copy of OpenTelemetry's API, version 1, keeps here what an SDK has given it. Reading it here needs no copy of the API. */
-const OPEN_TELEMETRY = Symbol.for('opentelemetry.js.api.1')
+/** Where levels are kept over restarts, and what these are. Undefined: they are lost. */
+async function keptLevels({ levelsFile: file }: Settings, clock: Clock, log: Logger) {
+  if (file === undefined) return undefined
+  const { LevelsFile } = await import('../../stores/memory/levels-file.js')
+  const { ownLevels } = await import('./own-levels.js')
+  return { file: new LevelsFile({ file, clock, log }), of: ownLevels }
+}
 
-/** Undefined: no SDK is loaded (`node --import`). */
-async function findTracing(clock: Clock, log: Logger): Promise<Tracing | undefined> {
-  const given = (globalThis as { [OPEN_TELEMETRY]?: { version?: string; trace?: object } })[OPEN_TELEMETRY]
-  if (given?.trace === undefined) return undefined
-  const tracing = (await import('./tracing.js')).Tracing.create(clock)
-  if (tracing === undefined)
-    log.warn(`no traces: the OpenTelemetry SDK has version ${given.version} of @opentelemetry/api, which is too old`)
-  return tracing
+function statusOf({ context: { shaper, routes } }: RunningProxy): Status {
+  const failing = routes.flatMap(({ upstream }) => (upstream.isDown ? upstream.settings.url : []))
+  return { waiting: shaper.queued, failing: [...new Set(failing)] }
 }
 
 async function start(
@@ -147,21 +171,22 @@ async function openPrimary(pipe: Duplex): Promise<Store> {
 }
 
 function unreachable(type: string, reason: string): CommandError {
+  const rights = /NOPERM|permission denied/.test(reason)
+    ? 'give its user the rights that docs/scaling.md names'
+    : undefined
   const [what, remedy] = isRefusal(reason)
-    ? ['refuses', 'give its user the rights that docs/scaling.md names']
+    ? ['refuses', rights ?? 'change what it names']
     : ['does not answer', 'start it']
   return new CommandError(`the store ${type} ${what} (${reason}); ${remedy}, or set "onOutage" to "local" or "open"`)
 }
 
-/**
- * Writes a line for what operators should know.
- *
- * @param now ms
- */
+/** Writes a line for what operators should know. @param now ms */
 export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, now: () => number): Observer {
   const learnedAt = new Map<string, number>()
   const duplicatedAt = new Map<string, number>()
   const unreachableAt = new Map<string, number>()
+  const unannouncedAt = new Map<string, number>()
+  const unlistedAt = new Map<string, number>()
   const isDue = (toldAt: Map<string, number>, about: string, quiet: number): boolean => {
     if (now() - (toldAt.get(about) ?? -Infinity) < quiet) return false
     toldAt.set(about, now())
@@ -184,6 +209,15 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, 
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }
     },
+    limitsRead({ bucket, ...news }) {
+      // Workers read the same.
+      if (Number(process.env[WORKER] ?? 1) > 1) return
+      if (news.failure !== undefined) return log.warn({ bucket, cause: news.failure }, FORMER_LIMITS)
+      const { keys, bad, told, more } = news
+      for (const line of told) log.warn({ bucket }, line)
+      if (more > 0) log.warn({ bucket, more }, 'there are more such lines')
+      log.info({ bucket, keys, bad }, 'limits of single keys have been read')
+    },
     overridden({ bucket, key, rate, capacity, endsIn }, what) {
       const limits = {
         ...(rate !== undefined && { rate: exactRate(rate) }),
@@ -194,13 +228,23 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, 
       if (what === 'set') log.info({ ...fields, forMs: Math.ceil(endsIn) }, 'limits of a key are overridden')
       else log.info(fields, 'an override of limits has ended')
     },
-    broken(upstream, state, failure) {
+    broken(upstream, state, failure, others) {
       if (state === 'failing')
         log.warn(
           { upstream, cause: failure && failureText(failure) },
-          'the upstream fails: requests wait, and one from time to time tries it',
+          others === 'up'
+            ? 'the upstream server fails: others take its requests'
+            : 'the upstream fails: requests wait, and one from time to time tries it',
         )
       else log.info({ upstream }, 'the upstream answers again')
+    },
+    resolved(upstream, addresses, failure) {
+      if (failure === undefined) log.info({ upstream, addresses }, 'DNS says where the upstream is')
+      else log.warn({ upstream, known: addresses.length, cause: failure.cause?.message }, failure.detail)
+    },
+    keysRead(url, failure) {
+      if (failure === undefined) log.info({ url }, 'the public keys of tokens can be read again')
+      else log.warn({ url, cause: failure.cause?.message }, failure.detail)
     },
     duplicated(route, header) {
       if (isDue(duplicatedAt, route, QUIET_CLIENTS_MS)) log.warn({ route, header }, DUPLICATED)
@@ -212,10 +256,17 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, 
       log[level]({ route, cause: cause?.message }, detail)
     },
     tunnelClosed: (route, detail) => log.warn({ route }, detail),
+    unannounced(peer, cause) {
+      const level = isDue(unannouncedAt, 'any', QUIET_MS) ? 'warn' : 'debug'
+      log[level]({ peer, cause }, UNANNOUNCED)
+    },
+    unlisted(peer) {
+      const level = isDue(unlistedAt, 'any', QUIET_MS) ? 'warn' : 'debug'
+      log[level]({ peer }, UNLISTED)
+    },
   }
 }
 
-/** Says why requests failed, where no access log does. */
 function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
   return {
     finished({ route, failure }, outcome) {
@@ -225,16 +276,46 @@ function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
   }
 }
 
-function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): Error {
-  const address = `${listen.host}:${listen.port}`
-  // For a worker the primary binds the port, so the call has another name.
-  const isAddress = ['listen', 'bind'].includes(error.syscall ?? '')
-  if (error.syscall === 'getaddrinfo') {
+/** Once in a while: a database that is away fails often. */
+function createDeliveryLog(log: Pick<Logger, 'warn'>, clock: Clock): (error: Error) => void {
+  let toldAt = -Infinity
+  return error => {
+    if (clock.now() - toldAt < QUIET_MS) return
+    toldAt = clock.now()
+    log.warn({ cause: describeTrouble(error) }, 'the database of deliveries fails: what it keeps waits')
+  }
+}
+
+type StartError = NodeJS.ErrnoException & { readonly listen?: Listen }
+
+/** @param error with `listen` if it is about listening there */
+function explainStartError(error: StartError, { listen: [first] }: Settings): Error {
+  if (error instanceof ConfigError) return error
+  if (error instanceof DeliveryError)
     return new CommandError(
-      `listen: the name in ${address} does not resolve (${error.code}); use an address of this machine, e.g. --listen 0.0.0.0:${listen.port}`,
+      `the database of deliveries cannot be used (${error.message}); start it, or correct "deliver"`,
+    )
+  const { syscall, code, listen = first! } = error
+  const address = formatListen(listen)
+  if ('systemd' in listen) {
+    const message = `${quote(address)} cannot be listened on (${code ?? error.message}); use a .socket unit with ListenStream= and Accept=no`
+    return new ConfigError([{ path: 'listen', message }])
+  }
+  if ('path' in listen && error.listen !== undefined) {
+    return new CommandError(
+      code === 'EADDRINUSE'
+        ? `${address} is in use, or another user has left it; choose another path, or remove the file`
+        : `${address} cannot be made (${code ?? error.message}); name a path where this program may write`,
     )
   }
-  switch (isAddress ? error.code : error.syscall) {
+  // For a worker the primary binds the port, so the call has another name.
+  const isAddress = ['listen', 'bind'].includes(syscall ?? '')
+  if (syscall === 'getaddrinfo' && 'port' in listen) {
+    return new CommandError(
+      `listen: the name in ${address} does not resolve (${code}); use an address of this machine, e.g. --listen 0.0.0.0:${listen.port}`,
+    )
+  }
+  switch (isAddress ? code : syscall) {
     case 'EADDRINUSE':
       return new CommandError(`${address} is in use; choose another address with --listen HOST:PORT`)
     case 'EACCES':
@@ -242,7 +323,7 @@ function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): 
     case 'EADDRNOTAVAIL':
       return new CommandError(`${address} is not an address of this machine; choose another with --listen HOST:PORT`)
     case 'open':
-      return new CommandError(`cannot read ${error.path}: ${error.code}`)
+      return new CommandError(`cannot read ${error.path}: ${code}`)
     default:
       return new CommandError(error.message)
   }

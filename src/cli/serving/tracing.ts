@@ -20,14 +20,11 @@ import {
   trace,
 } from '@opentelemetry/api'
 import type { Clock } from '../../core/clock.js'
-import { isNamed } from '../../proxy/http1/fields.js'
-import type { Observer, Outcome, RequestRecord } from '../../proxy/observe/observer.js'
-import type { Propagate } from '../../proxy/observe/propagate.js'
-import { withoutQuery } from '../logging/request-path.js'
-import { packageVersion } from '../version.js'
-
-/** How long the last spans may take to leave at the end, in ms. */
-const FLUSH = 1_000
+import { isNamed } from '../../proxy/http/fields.js'
+import type { Observer, Outcome, Propagate, RequestRecord } from '../../proxy/observe/observer.js'
+import { destinationOf } from '../../proxy/upstream/upstream-server.js'
+import { packageVersion } from '../command.js'
+import { withoutQuery } from '../logging/access-log.js'
 
 /** The methods of RFC 9110 and some more. Others would make too many names. */
 const METHODS = new Set(['CONNECT', 'DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT', 'QUERY', 'TRACE'])
@@ -37,19 +34,12 @@ interface RequestTrace {
   /** What lies between ms of the clock and ms since 1970. */
   readonly offset: number
   readonly span: Span
-  /** That of the span. */
   readonly context: Context
   held: Span | undefined
   /** Of the forwarding. It may be armed, and then has not begun. */
   forwarding: { readonly span: Span; readonly isArmed: boolean } | undefined
 }
 
-/** What an SDK's provider has besides the API. */
-interface Provider {
-  forceFlush?(): Promise<void>
-}
-
-/** How a request ended, in ms since 1970. */
 interface End {
   readonly outcome: Outcome
   readonly status: number
@@ -151,18 +141,6 @@ export class Tracing implements Required<Pick<Observer, Traced>> {
     span.end(now)
   }
 
-  /** Resolves when the SDK has sent what it has, or takes too long. */
-  async flush(): Promise<void> {
-    const provider = trace.getTracerProvider() as Provider & { getDelegate?(): Provider }
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<void>(resolve => {
-      timer = setTimeout(resolve, FLUSH)
-    })
-    const flushed = Promise.resolve((provider.getDelegate?.() ?? provider).forceFlush?.()).catch(() => undefined)
-    await Promise.race([flushed, late])
-    clearTimeout(timer)
-  }
-
   #sentAgain(open: RequestTrace, span: Span, { failure }: RequestRecord): void {
     span.setStatus({ code: SpanStatusCode.ERROR, message: failure?.detail ?? 'sent again' })
     span.end(this.#now(open))
@@ -193,11 +171,10 @@ function methodOf(method: string): Attributes {
 }
 
 function forwardingOf({ method, retries }: RequestRecord, upstream: string): Attributes {
-  const { protocol, hostname, port } = new URL(upstream)
+  const { host, port, path } = destinationOf(upstream)
   return {
     ...methodOf(method),
-    'server.address': hostname.replace(/^\[|\]$/g, ''),
-    'server.port': Number(port) || (protocol === 'https:' ? 443 : 80),
+    ...(path === undefined ? { 'server.address': host, 'server.port': port } : { 'server.address': path }),
     ...(retries > 0 && { 'http.request.resend_count': retries }),
   }
 }

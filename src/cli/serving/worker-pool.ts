@@ -1,16 +1,21 @@
 /** A pool of processes that serve one port. It starts them, replaces crashed ones, and sends them orders. */
 import cluster, { type Worker } from 'node:cluster'
+import { randomBytes } from 'node:crypto'
+import net from 'node:net'
 import { Duplex } from 'node:stream'
+import { isDeepStrictEqual } from 'node:util'
 import type { Logger } from 'pino'
+import { adaptedUpstreams } from '../../config/derived/adapted-upstreams.js'
 import { workerShare } from '../../config/derived/worker-share.js'
 import type { Settings } from '../../config/settings.js'
-import { createId } from '../../proxy/http/via.js'
+import { handleOf, type ListenHandle, removeStaleSocket } from '../../http/listening.js'
+import { createTimerClock } from '../../pacing/timer.js'
 import type { Drained } from '../../proxy/server/server.js'
+import { type Levels, LevelsFile } from '../../stores/memory/levels-file.js'
 import { createPrimary, type Primary } from '../../stores/workers/primary.js'
-import { CommandError } from '../command-error.js'
-import { rescueHandovers } from './handovers.js'
-import { WORKER } from './instance-name.js'
-import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
+import { CommandError } from '../command.js'
+import { type Estate, FOREVER, type Heir, handOverStore, type Predecessor } from './succession.js'
+import { type Order, PIPE, type Question, type Status, WORKER, type WorkerReport } from './worker-protocol.js'
 
 /** The first and the longest pause before a crashed worker is replaced, in ms. It doubles each time. */
 const BACKOFF = { least: 100, most: 10_000 }
@@ -23,7 +28,6 @@ const RELOAD = 10_000
 /** How long a worker may go on after its time to drain, in ms. */
 const PATIENCE = 10_000
 
-/** How a worker ended. */
 interface End {
   readonly code: number | null
   readonly signal: string | null
@@ -34,35 +38,50 @@ interface End {
 interface Place {
   /** Counts from 1. */
   readonly number: number
-  /** Undefined while the next process is yet to start. */
   process: Worker | undefined
   timer: NodeJS.Timeout | undefined
   crashes: number
-  /** Whether the process receives orders. */
   isUp: boolean
   /** Undefined: not ready. */
   readyAt: number | undefined
+  /** Connections that were given to it, and that it has not taken. */
+  untaken: ReadonlyMap<number, Handle>
+}
+
+interface PoolProgram {
+  readonly log: Logger
+  /** The pseudonym of all workers in `Via`. */
+  readonly id: string
+  readonly predecessor?: Predecessor | undefined
 }
 
 /** Undefined: the worker has ended. */
 type Answer = Extract<WorkerReport, { id: number }> | { readonly verb: 'silent' } | undefined
 
-export class Workers {
-  /** The URL at which all workers listen. */
-  url = ''
+export class Workers implements Estate {
+  urls: readonly string[] = []
   readonly #places: Place[]
+  readonly sockets = socketsOfCluster()
+  readonly secret: string | undefined
   readonly #log: Logger
-  /** The pseudonym of all workers in `Via`. */
-  readonly #id = createId()
+  readonly #id: string
+  /** The file descriptors of those of the process before. */
+  #given: readonly (number | undefined)[]
+  /** The workers before them have ended. */
+  #before: Promise<unknown> | undefined
+  #successor: Duplex | undefined
+  #unprepared: number
+  #mayListen: Promise<void> = Promise.resolve()
+  #allPrepared: () => void = () => undefined
   readonly #first: Settings
   /** The buckets of all workers. Undefined: they have a store. */
   readonly #primary: Primary | undefined
+  readonly #levels: LevelsFile | undefined
   #current: Settings
-  /** 0: the operating system chooses a port, the same for all running workers. */
-  #port: number
+  /** With port 0 the operating system chooses one, the same for all running workers. */
+  #listen: Settings['listen']
   #started = false
   #draining = false
-  /** The sums of what workers have told at their ends. */
   #drained = { answered: 0, cut: 0 }
   /** The message about a worker that ended before it had drained. */
   #unclean: string | undefined
@@ -74,11 +93,21 @@ export class Workers {
   /** How many questions went to one worker alone. */
   #askedAlone = 0
 
-  private constructor(count: number, settings: Settings, log: Logger) {
+  private constructor(
+    count: number,
+    settings: Settings,
+    { log, id, predecessor }: PoolProgram,
+    levels: LevelsFile | undefined,
+  ) {
     this.#first = settings
     this.#current = settings
     this.#primary = settings.store === 'memory' ? createPrimary() : undefined
-    this.#port = settings.listen.port
+    this.secret = this.#primary?.store.board.agreeOnSecret(predecessor?.secret ?? randomBytes(32).toString('base64url'))
+    this.#given = settings.listen.map(place => predecessor?.handleOf(place)?.fd)
+    this.#unprepared = count
+    this.#id = id
+    this.#levels = levels
+    this.#listen = settings.listen
     this.#log = log
     this.#places = Array.from({ length: count }, (_, index) => ({
       number: index + 1,
@@ -87,15 +116,12 @@ export class Workers {
       crashes: 0,
       isUp: false,
       readyAt: undefined,
+      untaken: new Map(),
     }))
   }
 
-  /**
-   * Starts the workers. Resolves when all are ready.
-   *
-   * @throws CommandError when one of them cannot start; then none is left running
-   */
-  static async start(count: number, settings: Settings, log: Logger): Promise<Workers> {
+  /** Resolves when all are ready. @throws CommandError when one of them cannot start; then none is left running */
+  static async start(count: number, settings: Settings, program: PoolProgram): Promise<Workers> {
     if (!cluster.isPrimary) {
       throw new CommandError('this process is a worker of another cluster already; leave --workers out')
     }
@@ -103,7 +129,12 @@ export class Workers {
     // policy counts at the first call of setupPrimary.
     cluster.schedulingPolicy = cluster.SCHED_RR
     cluster.setupPrimary({ serialization: 'advanced', stdio: ['inherit', 'inherit', 'inherit', 'ipc', 'pipe'] })
-    const workers = new Workers(count, settings, log)
+    const { levelsFile: file } = settings
+    const { log, predecessor } = program
+    const levels = file === undefined ? undefined : new LevelsFile({ file, clock: createTimerClock(), log })
+    const workers = new Workers(count, settings, program, levels)
+    if (predecessor === undefined) await levels?.restore(levelsOf(workers.#primary!, settings))
+    else workers.#mayListen = workers.#takeOver(predecessor)
     const ready = new Promise<void>((resolve, reject) => {
       workers.#allReady = resolve
       workers.#failed = reject
@@ -114,7 +145,25 @@ export class Workers {
       workers.kill()
       throw error
     })
+    levels?.begin(workers.#primary!.store.levels)
     return workers
+  }
+
+  /** Once all are about to listen. */
+  async #takeOver(predecessor: Predecessor): Promise<void> {
+    await new Promise<void>(resolve => {
+      this.#allPrepared = resolve
+    })
+    if (this.#primary === undefined) await predecessor.go()
+    else this.#before = (await predecessor.takeOverStore(this.#primary)).ended
+  }
+
+  handOver(heir: Heir): undefined {
+    // From now on the successor writes it.
+    this.#levels?.stop()
+    if (this.#primary === undefined) return
+    this.#successor = heir.pipe
+    handOverStore(this.#primary, heir)
   }
 
   /**
@@ -169,7 +218,6 @@ export class Workers {
     return answer?.verb === 'answered' ? (answer.answer as Reply) : undefined
   }
 
-  /** The answer of each ready worker; undefined: it did not answer in time. */
   async question<Reply>(question: Question): Promise<ReadonlyMap<Worker, Reply | undefined>> {
     const answers = await this.#ask(this.#places, id => ({ verb: 'ask', id, question }), SILENCE)
     const replies = new Map<Worker, Reply | undefined>()
@@ -181,11 +229,17 @@ export class Workers {
     return replies
   }
 
-  /**
-   * Sends an order to the workers of these places that are up, and waits until each has answered or ended.
-   *
-   * @param patience ms; a worker that has not answered by then is silent
-   */
+  /** That of all workers together. Undefined: one does not answer. */
+  async status(): Promise<Status | undefined> {
+    const parts = [...(await this.question<Status>({ about: 'status' })).values()]
+    if (parts.length === 0 || parts.includes(undefined)) return undefined
+    return {
+      waiting: parts.reduce((sum, part) => sum + part!.waiting, 0),
+      failing: [...new Set(parts.flatMap(part => part!.failing))],
+    }
+  }
+
+  /** Orders the workers of places that are up, and waits for all. One that takes more than `patience` ms is silent. */
   async #ask(
     places: readonly Place[],
     orderOf: (id: number, place: Place) => Order,
@@ -221,6 +275,8 @@ export class Workers {
   async drain(timeout: number, delay: number): Promise<Drained> {
     this.#draining = true
     this.#drained = { answered: 0, cut: 0 }
+    // After a restart.
+    if (timeout === FOREVER) await this.#deal()
     const gone = new Promise<void>(resolve => {
       this.#allGone = resolve
     })
@@ -229,15 +285,26 @@ export class Workers {
       if (place.isUp && place.process !== undefined) send(place.process, { verb: 'drain', timeout, delay })
       else kill(place.process, 'SIGKILL')
     }
-    if (this.#isEmpty()) return this.#drained
-    const cut = setTimeout(() => this.kill(), delay + timeout + PATIENCE)
-    await gone
-    clearTimeout(cut)
+    if (!this.#isEmpty()) {
+      const cut = setTimeout(() => this.kill(), Math.min(FOREVER, delay + timeout + PATIENCE))
+      await gone
+      clearTimeout(cut)
+    }
+    // They ask the successor through this process.
+    if (this.#successor !== undefined) await this.#before
+    this.#successor?.destroy()
+    await this.#levels?.close()
     if (this.#unclean !== undefined) throw new CommandError(this.#unclean)
     return this.#drained
   }
 
-  /** Kills all workers. */
+  /** What was accepted goes to the workers before they stop: Node would close it. */
+  async #deal(): Promise<void> {
+    const until = performance.now() + SILENCE
+    while (this.#places.some(({ untaken }) => untaken.size > 0) && performance.now() < until)
+      await new Promise(resolve => setImmediate(resolve))
+  }
+
   kill(): void {
     for (const place of this.#places) {
       clearTimeout(place.timer)
@@ -253,7 +320,9 @@ export class Workers {
     const worker = this.#spawn(place)
     if (worker === undefined) return
     place.process = worker
-    rescueHandovers(worker, () => this.#places.some(other => other !== place && other.readyAt !== undefined))
+    place.untaken = rescueHandovers(worker, () =>
+      this.#places.some(other => other !== place && other.readyAt !== undefined),
+    )
     // Without a process there may be none, whatever the types say.
     const pipe = (worker.process.stdio as readonly unknown[] | undefined)?.[PIPE]
     if (pipe instanceof Duplex) this.#primary?.serve(pipe)
@@ -267,9 +336,14 @@ export class Workers {
       if (report.verb === 'up') {
         place.isUp = true
         const program = { id: this.#id, workers: this.#places.length }
-        send(worker, { verb: 'start', settings: this.#shareOf(place, this.#settings()), program })
+        const settings = this.#shareOf(place, this.#settings())
+        send(worker, { verb: 'start', settings, program, sockets: this.#given })
+      } else if (report.verb === 'prepared') {
+        this.#unprepared -= 1
+        if (this.#unprepared === 0) this.#allPrepared()
+        void this.#mayListen.then(() => send(worker, { verb: 'listen' }))
       } else if (report.verb === 'failed') reason = report.message
-      else if (report.verb === 'ready') this.#ready(place, report.url)
+      else if (report.verb === 'ready') this.#ready(place, report.urls)
       else if (report.verb === 'drained') {
         this.#drained.answered += report.answered
         this.#drained.cut += report.cut
@@ -294,12 +368,12 @@ export class Workers {
 
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
   #settings(): Settings {
-    const { listen, store, pacing, admin, accessLog, limits } = this.#first
+    const { store, pacing, admin, accessLog, limits } = this.#first
     const { maxHeaderSize, maxHeaders } = limits
     const { admin: _, ...current } = this.#current
     return {
       ...current,
-      listen: { ...listen, port: this.#port },
+      listen: this.#listen,
       store,
       pacing,
       ...(admin && { admin }),
@@ -308,12 +382,19 @@ export class Workers {
     }
   }
 
-  #ready(place: Place, url: string): void {
+  /** Where workers have listened: with the ports that the system has chosen. */
+  #listenAgain(): Settings['listen'] {
+    return this.#first.listen.map((each, index) =>
+      'port' in each ? { ...each, port: each.port || Number(new URL(this.urls[index]!).port) } : each,
+    )
+  }
+
+  #ready(place: Place, urls: readonly string[]): void {
     place.readyAt = performance.now()
-    if (this.url === '') this.url = url
+    if (this.urls.length === 0) this.urls = urls
     // All other workers had ended before this one listened, so the system has freed their port and chosen another.
-    if (url !== this.url) {
-      this.#port = Number(new URL(this.url).port)
+    if (!isDeepStrictEqual(urls, this.urls)) {
+      this.#listen = this.#listenAgain()
       kill(place.process, 'SIGKILL')
     } else if (this.#places.every(({ readyAt }) => readyAt !== undefined)) {
       this.#started = true
@@ -340,7 +421,14 @@ export class Workers {
   #replace(place: Place, end: End): void {
     const { number } = place
     // No process holds the port that the system has chosen, so the next worker has to ask for it.
-    if (this.url !== '' && this.#isEmpty()) this.#port = Number(new URL(this.url).port) || this.#first.listen.port
+    if (this.urls.length > 0 && this.#isEmpty()) {
+      if (this.#listen.some(each => 'systemd' in each)) return this.#loseSockets()
+      this.#listen = this.#listenAgain()
+      this.sockets.length = 0
+      for (const [at, each] of this.#listen.entries())
+        if ('path' in each && this.#given[at] !== undefined) void removeStaleSocket(each.path)
+      this.#given = []
+    }
     const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
     place.crashes += 1
     // Exit status 0: it ended by a signal that it handled, to be replaced.
@@ -349,6 +437,20 @@ export class Workers {
     this.#log[level]({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
     place.timer = setTimeout(() => this.#fork(place), delay)
   }
+
+  /** Node closes a socket when no worker listens on it. systemd still has those that it gave, and gives them to the next start. */
+  #loseSockets(): void {
+    this.#unclean =
+      'all workers ended at once, and with them the sockets of systemd are closed here; start shaper again'
+    process.kill(process.pid, 'SIGTERM')
+  }
+}
+
+/** Without those of buckets that are gone: nobody would ask for them, and so nobody would sweep them. */
+function levelsOf({ store: { levels } }: Primary, { buckets, routes }: Settings): Levels {
+  const adapted = adaptedUpstreams(routes.map(({ upstream }) => upstream)).values()
+  const known = new Set([...buckets, ...adapted].map(({ name }) => name))
+  return { ...levels, restore: saved => known.has(saved.bucket) && levels.restore(saved) }
 }
 
 /** The end of a worker that never was a process. */
@@ -368,4 +470,69 @@ function kill(worker: Worker | undefined, signal: NodeJS.Signals): void {
 /** Ignores errors: the end of a worker is reported by its exit event. */
 function send(worker: Worker, order: Order): void {
   worker.send(order, () => undefined)
+}
+
+/** A message of Node's cluster that hands a connection over, or the answer to one. */
+interface Message {
+  readonly cmd?: string
+  readonly act?: string
+  readonly seq?: number
+  readonly ack?: number
+}
+
+interface Handle {
+  close(): void
+}
+
+/**
+ * To be called before the worker listens. When it dies, connections that it has not taken go to another worker.
+ *
+ * Node's cluster accepts connections in the primary, sends each to a worker and keeps it until the worker answers that it has taken it.
+ * If the worker dies before that, Node neither closes the connection nor gives it to another one: its client would wait for ever.
+ *
+ * @param othersServe whether there is another one
+ * @returns those that it has not taken
+ */
+export function rescueHandovers({ process: child }: Worker, othersServe: () => boolean): ReadonlyMap<number, Handle> {
+  const untaken = new Map<number, Handle>()
+  const { send, disconnect } = child
+  child.send = function (this: typeof child, ...input: Parameters<typeof send>): boolean {
+    const [{ act, seq }, handle] = input as unknown as [Message, Handle | undefined]
+    if (act === 'newconn' && handle !== undefined) untaken.set(seq!, handle)
+    return send.apply(this, input)
+  } as typeof send
+  child.on('internalMessage', ({ ack }: Message) => untaken.delete(ack!))
+  let isGone = false
+  // Node calls this when the channel has ended.
+  child.disconnect = () => {
+    disconnect.call(child)
+    // Node would wait for the answer to what it has sent. Until then it would go on dealing connections of other ports to the
+    // worker, and lose them, as nothing can be sent any more.
+    process.nextTick(() => {
+      if (!isGone) child.emit('disconnect')
+    })
+  }
+  child.once('disconnect', () => {
+    isGone = true
+    const others = othersServe()
+    for (const [seq, handle] of untaken) {
+      // As a worker answers that shuts down: Node gives it to another one then.
+      if (others) child.emit('internalMessage', { cmd: 'NODE_CLUSTER', ack: seq, accepted: false })
+      else handle.close()
+    }
+    untaken.clear()
+  })
+  return untaken
+}
+
+/** The sockets on which Node's cluster will listen, in the order in which the workers ask for them. It does not tell them. */
+function socketsOfCluster(): ListenHandle[] {
+  const sockets: ListenHandle[] = []
+  const { createServer } = net
+  const remembering = (...given: Parameters<typeof createServer>) => {
+    const server = createServer(...given)
+    return server.once('listening', () => sockets.push(handleOf(server)))
+  }
+  net.createServer = remembering as typeof createServer
+  return sockets
 }

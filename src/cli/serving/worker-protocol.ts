@@ -1,45 +1,69 @@
 /** The messages between the primary and its workers. */
-import type { OverrideChange } from '../../admin/keys/override-change.js'
+import { hostname } from 'node:os'
+import type { AdminSource } from '../../admin/server.js'
 import type { Settings } from '../../config/settings.js'
-import type { ViewKind } from '../../core/board.js'
 import type { Drained } from '../../proxy/server/server.js'
-import { WORKER } from './instance-name.js'
-import type { Program } from './serve.js'
 
-/** The file descriptor of a worker that leads to its primary, for the store. 3 is the channel of orders and reports. */
+/** The environment variable that holds the number of a worker. */
+export const WORKER = 'SHAPER_WORKER'
+
+/** The host and the process. A worker has the process of its primary, and its number. */
+export function instanceName(): string {
+  const worker = process.env[WORKER]
+  return worker === undefined ? `${hostname()}:${process.pid}` : `${hostname()}:${process.ppid}/${worker}`
+}
+
+/**
+ * The file descriptor of a worker that leads to its primary, for the store, and of a primary that leads to the one before it. 3 is the
+ * channel of orders and reports.
+ */
 export const PIPE = 4
 
-/** Messages of the primary to a worker. */
+/** Values that all processes of one `shaper start` share. */
+export interface Program {
+  /** The pseudonym in `Via`. */
+  readonly id: string
+  readonly workers: number
+}
+
 export type Order =
-  | { readonly verb: 'start'; readonly settings: Settings; readonly program: Program }
+  /** `sockets`: the file descriptors in the primary on which it listens already, by their places in `listen`. */
+  | {
+      readonly verb: 'start'
+      readonly settings: Settings
+      readonly program: Program
+      readonly sockets: readonly (number | undefined)[]
+    }
+  | { readonly verb: 'listen' }
   | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
   | { readonly verb: 'drain'; readonly timeout: number; readonly delay: number }
-  /** A request of the admin server. */
   | { readonly verb: 'ask'; readonly id: number; readonly question: Question }
 
-export type Question =
-  | { readonly about: 'snapshot' }
-  | { readonly about: 'metrics' }
-  | { readonly about: 'ready' }
-  | { readonly about: 'members' }
-  | { readonly about: 'hours' }
-  | { readonly about: 'views'; readonly kind: ViewKind }
-  | { readonly about: 'whyNoKey' | 'key' | 'watch' | 'reset'; readonly bucket: string; readonly key: string }
-  | { readonly about: 'search'; readonly text: string }
-  | { readonly about: 'override'; readonly change: OverrideChange }
-  | { readonly about: 'overrides' }
+export type Asked = Exclude<keyof AdminSource, 'failedReload' | 'restart'>
 
-/** Messages of a worker to the primary. */
+export type Question =
+  | { readonly [About in Asked]: { readonly about: About; readonly given: Parameters<AdminSource[About]> } }[Asked]
+  | { readonly about: 'status' }
+
+/** How a process is, for the service manager. */
+export interface Status {
+  /** Requests in its queues. */
+  readonly waiting: number
+  /** The URLs of upstreams that fail. */
+  readonly failing: readonly string[]
+}
+
 export type WorkerReport =
   /** It receives orders from now on. Earlier ones are lost. */
   | { readonly verb: 'up' }
-  | { readonly verb: 'ready'; readonly url: string }
+  /** It waits for the order to listen. */
+  | { readonly verb: 'prepared' }
+  | { readonly verb: 'ready'; readonly urls: readonly string[] }
   /** It could not start, and ends. */
   | { readonly verb: 'failed'; readonly message: string }
   | { readonly verb: 'reloaded'; readonly id: number; readonly expired: ReadonlyMap<string, number> }
   /** It has drained, and ends. */
   | ({ readonly verb: 'drained' } & Drained)
-  /** The answer to a question. */
   | { readonly verb: 'answered'; readonly id: number; readonly answer: unknown }
   /** It keeps the old configuration, or cannot answer. */
   | { readonly verb: 'refused'; readonly id: number; readonly message: string }

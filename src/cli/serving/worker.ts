@@ -1,12 +1,11 @@
 /** One of several processes that serve the same port. It obeys the primary and reads no configuration file. */
 import { Socket } from 'node:net'
 import { setFlagsFromString } from 'node:v8'
-import type { AdminSource } from '../../admin/http/server.js'
+import type { LogChoice } from '../command.js'
 import { closeLog, createLog } from '../logging/log.js'
-import type { LogChoice } from '../logging/log-options.js'
-import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
-import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
+import { findMeter, flushTelemetry } from './telemetry.js'
+import { type Order, PIPE, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(choice: LogChoice): Promise<void> {
@@ -15,9 +14,14 @@ export async function runWorker(choice: LogChoice): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
   let proxy: Served | undefined
   let timeout = 0
+  let listen = (): void => undefined
+  const mayListen = new Promise<void>(resolve => {
+    listen = resolve
+  })
   const primary = new Socket({ fd: PIPE })
   const drain = async (delay: number): Promise<void> => {
     const { answered, cut } = (await proxy?.drain(timeout, delay)) ?? { answered: 0, cut: 0 }
+    await flushTelemetry()
     await closeLog()
     if (!process.connected) process.exit(0)
     report({ verb: 'drained', answered, cut }, () => process.exit(0))
@@ -29,19 +33,26 @@ export async function runWorker(choice: LogChoice): Promise<void> {
     } else if (order.verb === 'start') {
       timeout = order.settings.limits.shutdownTimeout
       try {
-        proxy = await serve(order.settings, log, { ...order.program, primary })
-        report({ verb: 'ready', url: proxy.url })
+        proxy = await serve(order.settings, log, {
+          ...{ ...order.program, primary, meter: await findMeter(log) },
+          handed: order.sockets.map(fd => (fd === undefined ? undefined : { fd })),
+          prepared() {
+            report({ verb: 'prepared' })
+            return mayListen
+          },
+        })
+        report({ verb: 'ready', urls: proxy.urls })
       } catch (error) {
         report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
       }
     } else if (order.verb === 'ask') {
       const { id, question } = order
       // Answered out of turn: a worker in a long reload must not seem dead.
-      answer(proxy?.source, question).then(
+      answer(proxy, question).then(
         value => report({ verb: 'answered', id, answer: value }),
         (error: Error) => report({ verb: 'refused', id, message: error.message }),
       )
-    } else {
+    } else if (order.verb === 'reload') {
       const { id, settings } = order
       try {
         report({ verb: 'reloaded', id, expired: (await proxy?.reload(settings)) ?? new Map() })
@@ -56,36 +67,18 @@ export async function runWorker(choice: LogChoice): Promise<void> {
   process.on('SIGTERM', () => void drain(0))
   let last = Promise.resolve()
   process.on('message', (order: Order) => {
-    last = last.then(() => obey(order))
+    if (order.verb === 'listen') listen()
+    else last = last.then(() => obey(order))
   })
   report({ verb: 'up' })
 }
 
-async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
-  if (source === undefined) throw new Error('the worker is not ready')
+async function answer(proxy: Served | undefined, question: Question): Promise<unknown> {
+  if (question.about === 'status') return proxy?.status()
+  if (proxy?.source === undefined) throw new Error('the worker is not ready')
+  const ask = proxy.source[question.about] as (...given: unknown[]) => Promise<unknown>
   // Undefined would mean that there is no answer.
-  return (await ask(source, question)) ?? null
-}
-
-function ask(source: AdminSource, question: Question): Promise<unknown> {
-  switch (question.about) {
-    case 'whyNoKey':
-      return source.whyNoKey(question.bucket, question.key)
-    case 'key':
-      return source.key(question.bucket, question.key)
-    case 'watch':
-      return source.watch(question.bucket, question.key)
-    case 'reset':
-      return source.reset(question.bucket, question.key)
-    case 'search':
-      return source.search(question.text)
-    case 'override':
-      return source.override(question.change)
-    case 'views':
-      return source.views(question.kind)
-    default:
-      return source[question.about]()
-  }
+  return (await ask(...question.given)) ?? null
 }
 
 function report(message: WorkerReport, sent?: () => void): void {

@@ -1,14 +1,13 @@
 /** Lays out lists in a terminal: which rows and which columns fit. */
+import { inColumns, widthOf } from '../text.js'
 import type { Column, Section, SectionName } from './sections.js'
-import { inColumns, widthOf } from './text.js'
 
 export interface Size {
   readonly columns: number
   readonly rows: number
 }
 
-export interface Sort {
-  /** The title of a column. */
+interface Sort {
   readonly column: string
   readonly order: 'falling' | 'rising'
 }
@@ -22,7 +21,6 @@ export interface TopView {
   readonly scroll: Partial<Record<SectionName, number>>
 }
 
-/** A list as it is shown. */
 export interface Shown {
   readonly name: SectionName
   readonly lines: readonly string[]
@@ -36,17 +34,15 @@ export interface Shown {
 
 /** Narrower terminals get the short titles. */
 const NARROW = 100
-/** Below it, routes are shown only while the keys act on them. */
+/** Below it, routes and servers are shown only while the keys act on them. */
 const LOW = 16
-/** Between two columns. */
 const GAP = 2
 /** The least columns of the name of a row: a quarter of the terminal, but so many at least. */
 const LEAST_NAME = 8
 
-/** Arranges the lists in so many rows. */
 export function arrange(sections: readonly Section[], view: TopView, { columns, rows }: Size): Shown[] {
   const found = sections.map(section => sorted(filtered(section, view.filter), view.sort[section.name]))
-  const shown = found.filter(({ name }) => name !== 'route' || view.focus === 'route' || rows >= LOW)
+  const shown = found.filter(({ name }) => !/^(?:route|server)$/.test(name) || view.focus === name || rows >= LOW)
   const shares = shareOut(shown, view.focus, rows)
   return shown.map((section, place) => {
     const visible = shares[place]!
@@ -79,10 +75,7 @@ function compare(a: number | string, b: number | string): number {
   return a < b ? -1 : a > b ? 1 : 0
 }
 
-/**
- * How many rows of each list are shown. Each list has a line of titles. The list in focus gets what the others leave, and they
- * get a quarter each at most, as long as it wants more.
- */
+/** Rows of each list besides its titles. The others get a quarter each at most, the list in focus what they leave. */
 function shareOut(sections: readonly Section[], focus: SectionName, rows: number): number[] {
   const shares = sections.map(() => 0)
   let left = rows - sections.length
@@ -104,7 +97,6 @@ function shareOut(sections: readonly Section[], focus: SectionName, rows: number
   return shares
 }
 
-/** All rows of a list as lines, and its line of titles. `part`: which rows are shown. */
 function tableOf(section: Section, { sort }: TopView, { columns, part }: { columns: number; part: string }) {
   const title = ({ title, short }: Column): string => (columns < NARROW && short !== undefined ? short : title)
   const ordered = sort[section.name]
@@ -127,7 +119,6 @@ function tableOf(section: Section, { sort }: TopView, { columns, part }: { colum
 
 const alignOf = ({ kind }: Column): 'left' | 'right' => (kind === 'text' ? 'left' : 'right')
 
-/** The columns that a column of the list wants. */
 function widest({ rows }: Section, heads: readonly string[], place: number): number {
   return Math.max(widthOf(heads[place]!), ...rows.map(row => widthOf(row[place]!.text)))
 }

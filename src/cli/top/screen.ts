@@ -1,11 +1,12 @@
 /** What `shaper top` shows on a terminal, and what its keys do. */
+import { emitKeypressEvents } from 'node:readline'
 import type { Snapshot } from '../../admin/snapshot/snapshot.js'
+import type { Terminal } from '../command.js'
+import { cut, widthOf } from '../text.js'
 import { arrange, type Shown, type Size, type TopView } from './layout.js'
 import { type Section, type SectionName, sectionsOf, summaryOf, troublesOf } from './sections.js'
-import { cut, widthOf } from './text.js'
 
-/** A key as `readline` tells it. */
-export interface Key {
+interface Key {
   readonly name?: string | undefined
   readonly sequence?: string | undefined
   readonly ctrl?: boolean | undefined
@@ -18,11 +19,8 @@ const LOW = 20
 const MOST_TROUBLES = 3
 /** With so many rows there is an empty line above each list. */
 const HIGH = 30
-/** Characters of a filter. */
 const LONGEST_FILTER = 80
-
 const HELP = ['q quit', '/ filter', 'Tab list', '←→ sort', 'r reverse', '↑↓ PgUp PgDn scroll']
-
 const BOLD = '\x1b[1m'
 const ALARM = '\x1b[1;31m'
 const REVERSE = '\x1b[7m'
@@ -34,12 +32,9 @@ export class Screen {
   #sections: readonly Section[] = []
   #summary: readonly string[] = []
   #troubles: readonly string[] = []
-  /** As drawn last. */
   #shown: readonly Shown[] = []
-  /** Why there is nothing newer. */
   #lost: string | undefined
 
-  /** @param before undefined: there are no rates yet */
   update(now: Snapshot, before: Snapshot | undefined): void {
     this.#sections = sectionsOf(now, before)
     this.#summary = summaryOf(now)
@@ -47,12 +42,10 @@ export class Screen {
     this.#lost = undefined
   }
 
-  /** The admin server does not answer. What it has said before stays. */
   lost(why: string): void {
     this.#lost = why
   }
 
-  /** Returns whether it goes on. */
   press({ name, sequence = '', ctrl = false, shift = false }: Key): 'on' | 'quit' {
     if (ctrl) return name === 'c' ? 'quit' : 'on'
     if (this.#isTyping) this.#type(name, sequence)
@@ -183,5 +176,58 @@ export class Screen {
     const next = to[key as keyof typeof to]
     if (next === undefined) return
     this.#view = { ...this.#view, scroll: { ...scroll, [focus]: Math.max(0, Math.min(next, total - visible)) } }
+  }
+}
+
+const ALTERNATE = { on: '\x1b[?1049h', off: '\x1b[?1049l' }
+const CURSOR = { hide: '\x1b[?25l', show: '\x1b[?25h' }
+const HOME = '\x1b[H'
+const CLEAR_LINE = '\x1b[K'
+/** The size of a terminal that does not tell it. */
+const SIZE = { columns: 80, rows: 24 }
+
+interface RunningScreen {
+  draw(): void
+  /** Resolves when the user has quit, or a signal has come. */
+  readonly ended: Promise<void>
+  close(): void
+}
+
+export function runScreen(screen: Screen, { stdin, stdout }: Pick<Terminal, 'stdin' | 'stdout'>): RunningScreen {
+  let end = (): void => undefined
+  const ended = new Promise<void>(resolve => {
+    end = resolve
+  })
+  const draw = (): void => {
+    const { columns, rows } = stdout
+    const lines = screen.draw({ columns: columns || SIZE.columns, rows: rows || SIZE.rows })
+    // Each line is cleared behind its text, so nothing flickers. A line feed behind the last row would scroll.
+    stdout.write(HOME + lines.map(line => line + CLEAR_LINE).join('\r\n'))
+  }
+  const pressed = (_: string | undefined, key: Key): void => {
+    if (screen.press(key) === 'quit') end()
+    else draw()
+  }
+  emitKeypressEvents(stdin)
+  stdin.setRawMode(true)
+  stdin.on('keypress', pressed)
+  stdin.once('end', end)
+  stdin.resume()
+  stdout.on('resize', draw)
+  const signals = ['SIGTERM', 'SIGHUP', 'SIGINT'] as const
+  for (const signal of signals) process.once(signal, end)
+  stdout.write(ALTERNATE.on + CURSOR.hide)
+  return {
+    draw,
+    ended,
+    close() {
+      for (const signal of signals) process.off(signal, end)
+      stdout.off('resize', draw)
+      stdin.off('keypress', pressed)
+      stdin.off('end', end)
+      stdin.setRawMode(false)
+      stdin.pause()
+      stdout.write(CURSOR.show + ALTERNATE.off)
+    },
   }
 }

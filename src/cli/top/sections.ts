@@ -1,16 +1,17 @@
-/** What `shaper top` shows: a few lines about everything, and one list each of instances, buckets, routes and keys. */
+/** What `shaper top` shows: a few lines about everything, and one list each of instances, buckets, routes, servers and keys. */
 import type {
   BucketRates,
   BucketSnapshot,
   InstanceSnapshot,
   MemberSnapshot,
   RouteSnapshot,
+  ServerSnapshot,
   Snapshot,
 } from '../../admin/snapshot/snapshot.js'
 import { durationText } from '../../core/units.js'
-import { age, cellText, decimal, listedRate, listedWait, oldestText } from './text.js'
+import { age, cellText, decimal, listedRate, listedWait, oldestText } from '../text.js'
 
-export type SectionName = 'instance' | 'bucket' | 'route' | 'key'
+export type SectionName = 'instance' | 'bucket' | 'route' | 'server' | 'key'
 
 export interface Column {
   readonly title: string
@@ -22,9 +23,8 @@ export interface Column {
   readonly drop: number
 }
 
-export interface Cell {
+interface Cell {
   readonly text: string
-  /** What it is sorted by. */
   readonly value: number | string
 }
 
@@ -36,10 +36,8 @@ export interface Section {
 }
 
 const BAR = 12
-
 /** Columns. An upstream may have chosen the words. */
 const LONGEST_TROUBLE = 400
-
 const text = (value: string): Cell => ({ text: cellText(value), value })
 const count = (value: number): Cell => ({ text: decimal(value), value })
 const nothing: Cell = { text: '', value: -1 }
@@ -59,6 +57,7 @@ export function sectionsOf(now: Snapshot, before: Snapshot | undefined): Section
     instances(now, before, perSecond),
     buckets(now, before, perSecond),
     routes(now, before, perSecond),
+    servers(now),
     keys(now),
   ].filter(({ rows }) => rows.length > 0)
 }
@@ -108,14 +107,18 @@ function instances({ members = [] }: Snapshot, before: Snapshot | undefined, per
 
 function buckets(now: Snapshot, before: Snapshot | undefined, perSecond: PerSecond): Section {
   const row = (bucket: BucketSnapshot): Cell[] => {
-    const { name, rate, configured, keys, waiting, oldestMs, fullest } = bucket
+    const { name, rate, configured, quotaEnds, keys, waiting, oldestMs, fullest } = bucket
     const old = before?.buckets.find(each => each.name === name)
     const flow = (figure: keyof BucketRates): Cell =>
       bucket.perSecond === undefined ? perSecond(bucket[figure], old?.[figure]) : count(bucket.perSecond[figure])
+    const isLowered = rate !== null && configured !== null && rate < configured
     const fullness = Math.max(0, ...fullest.map(({ level, capacity }) => level / (capacity ?? Infinity)))
     return [
       text(name),
-      { text: `${listedRate(rate)}${isLowered(bucket) ? ` of ${decimal(configured!)}` : ''}`, value: rate ?? Infinity },
+      {
+        text: `${listedRate(rate, quotaEnds)}${isLowered ? ` of ${decimal(configured)}` : ''}`,
+        value: rate ?? Infinity,
+      },
       count(keys),
       { text: `${Math.round(fullness * 100)} %`, value: fullness },
       count(waiting),
@@ -188,7 +191,6 @@ function reasons({ rejections }: RouteSnapshot, old: RouteSnapshot | undefined, 
     .join(', ')
 }
 
-/** How long clients wait for answers, as learnt, and what was not sent because of that. */
 function patience({ patience }: RouteSnapshot): string {
   if (patience === undefined) return ''
   const { learntMs, lastMinute } = patience
@@ -196,6 +198,43 @@ function patience({ patience }: RouteSnapshot): string {
     ...(learntMs === undefined ? [] : [`leave after ${durationText(learntMs)}`]),
     ...(lastMinute === 0 ? [] : [`${lastMinute} given up/min`]),
   ].join(', ')
+}
+
+/** Empty where each upstream has one. */
+function servers({ upstreams }: Snapshot): Section {
+  const row = (server: ServerSnapshot): Cell[] => {
+    const { url, inFlight, maxInFlight, weight, backup, probeMs } = server
+    return [
+      text(url),
+      text(serverState(server)),
+      {
+        text: maxInFlight === undefined ? decimal(inFlight) : `${decimal(inFlight)}/${decimal(maxInFlight)}`,
+        value: inFlight,
+      },
+      count(weight),
+      text(backup ? 'backup' : ''),
+      time(probeMs),
+      text(server.failure ?? ''),
+    ]
+  }
+  return {
+    name: 'server',
+    columns: [
+      { title: 'server', kind: 'text', drop: 0 },
+      { title: 'state', kind: 'text', drop: 0 },
+      { title: 'in flight', short: 'sent', kind: 'number', drop: 1 },
+      { title: 'weight', kind: 'number', drop: 4 },
+      { title: 'role', kind: 'text', drop: 3 },
+      { title: 'next try', kind: 'number', drop: 2 },
+      { title: 'why', kind: 'text', drop: 5 },
+    ],
+    rows: upstreams.flatMap(({ servers = [] }) => servers.map(row)),
+  }
+}
+
+function serverState({ isUp, part }: ServerSnapshot): string {
+  if (!isUp) return 'down'
+  return part === undefined ? 'up' : `warms up, ${Math.round(part * 100)} %`
 }
 
 /** The fullest keys of all buckets, those that wait first. */
@@ -234,11 +273,6 @@ function keys({ buckets }: Snapshot): Section {
   }
 }
 
-/** Whether an upstream has lowered its rate. */
-function isLowered({ rate, configured }: BucketSnapshot): boolean {
-  return rate !== null && configured !== null && rate < configured
-}
-
 function bar(fullness: number): string {
   const filled = Math.min(BAR, Math.round(fullness * BAR))
   return '#'.repeat(filled) + '.'.repeat(BAR - filled)
@@ -249,12 +283,10 @@ function stateOf({ blockedMs, overriddenUntil }: InstanceSnapshot): string {
   return [blocked, overriddenUntil !== undefined && 'overridden'].filter(Boolean).join(', ')
 }
 
-/** What is wrong, as the server says it. */
 export function troublesOf({ troubles = [] }: Snapshot): string[] {
   return troubles.map(trouble => cellText(trouble, LONGEST_TROUBLE))
 }
 
-/** About everything, the most important first. */
 export function summaryOf(snapshot: Snapshot): string[] {
   const { queued, oldestMs, inFlight, wait, lateness, store, processes, draining } = snapshot
   return [

@@ -1,17 +1,15 @@
 /** Checks that need several keys of the file: names that must exist, costs that must fit, keys that exclude each other. */
-
 import { ownValue } from '../../core/structures/own-value.js'
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { NAME, NAME_REMEDY } from '../read-values.js'
 import type { CostSettings } from '../settings.js'
-import type { PartialBucket, PartialConfig, PartialRoute } from './partial-config.js'
-import { tierFaults } from './tiers.js'
+import type { PartialBucket, PartialConfig, PartialRoute, PartialTier } from './partial-config.js'
 
 const TOLERANCE = 1e-9
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
 const EGRESS_OR = 'give --egress, with which alone "egress" counts, or '
-const MISSING_RATE = 'missing; use e.g. "5/s", "6/30s", or a maxInFlight alone'
+const MISSING_RATE = 'missing; use e.g. "5/s", "6/30s", a "quota", or a maxInFlight alone'
 const WITHOUT_RATE = 'has no effect without a rate; add e.g. "rate": "5/s", or remove it'
 const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 
@@ -28,17 +26,18 @@ export function crossCheck(config: PartialConfig): Finding[] {
       ...references(route, index, config),
       ...costedBuckets(route, index, config),
       ...costs(route, index, config),
-      ...appointmentFaults(route, index),
+      ...idleWhereOff(route, index),
       ...refusalFaults(route, index),
-      ...pageFaults(route, index),
+      ...deliveryFaults(route, index),
     ]),
   ]
 }
 
-function appointmentFaults({ appointments, mode }: PartialRoute, index: number): Finding[] {
-  if (!appointments || mode !== 'off') return []
-  const path = ['routes', index, 'appointments']
-  return [{ path, message: 'mode "off" rejects nothing; remove it, or use "shape" or "meter"' }]
+function idleWhereOff({ appointments, hasPage, mode }: PartialRoute, index: number): Finding[] {
+  if (mode !== 'off') return []
+  const idle = [...(appointments ? ['appointments'] : []), ...(hasPage ? ['waitingPage'] : [])]
+  const message = 'mode "off" rejects nothing; remove it, or use "shape" or "meter"'
+  return idle.map(key => ({ path: ['routes', index, key], message }))
 }
 
 function refusalFaults({ refuse, mode }: PartialRoute, index: number): Finding[] {
@@ -47,10 +46,21 @@ function refusalFaults({ refuse, mode }: PartialRoute, index: number): Finding[]
   return [{ path: ['routes', index, 'refuse'], message }]
 }
 
-function pageFaults({ hasPage, mode }: PartialRoute, index: number): Finding[] {
-  if (!hasPage || mode !== 'off') return []
-  const message = 'mode "off" rejects nothing; remove it, or use "shape" or "meter"'
-  return [{ path: ['routes', index, 'waitingPage'], message }]
+/** What only asks has to be answered at once. */
+const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE']
+
+function deliveryFaults({ delivers, methods, dryRun, refuse, isGate }: PartialRoute, index: number): Finding[] {
+  if (!delivers) return []
+  const path = ['routes', index, 'deliver']
+  if (methods?.every(method => SAFE.includes(method) || method === 'CONNECT')) {
+    const message = `the route takes only ${methods.join(', ')}, and these are answered at once; match e.g. "method": "POST"`
+    return [{ path, message }]
+  }
+  if (isGate)
+    return [{ path, message: 'the upstream "gate:" forwards nothing, so nothing is delivered; name an upstream' }]
+  if (refuse) return [{ path, message: 'the route has "refuse" and forwards nothing; remove one' }]
+  if (dryRun) return [{ path, message: 'a dry run holds nothing back; remove "dryRun" or "deliver"' }]
+  return []
 }
 
 function upstreams({ hasUpstream, hasEgress, routes }: PartialConfig): Finding[] {
@@ -121,7 +131,6 @@ function references({ buckets = [] }: PartialRoute, index: number, config: Parti
   })
 }
 
-/** Costs in buckets that the route does not have. */
 function costedBuckets(
   { mode, cost, buckets, namesBuckets }: PartialRoute,
   index: number,
@@ -160,14 +169,7 @@ function misfit({ at, amount }: StaticCost, bucket: PartialBucket, index: number
   })
 }
 
-interface Capacity {
-  readonly path: PropertyKey[]
-  readonly title: string
-  readonly capacity: number
-}
-
-/** The known capacities of a bucket and of those tiers that have their own. */
-function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket): Capacity[] {
+function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket) {
   const path = ['buckets', name]
   const title = `bucket ${quote(name)}`
   return [
@@ -176,18 +178,13 @@ function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket): Ca
       if (tier?.capacity === undefined) return []
       const own = tier.name === undefined ? `tiers[${index}]` : `tier ${quote(tier.name)}`
       return [
-        {
-          path: [...path, 'tiers', index, tier.capacityKey],
-          title: `${own} of ${title}`,
-          capacity: tier.capacity,
-        },
+        { path: [...path, 'tiers', index, tier.capacityKey], title: `${own} of ${title}`, capacity: tier.capacity },
       ]
     }),
   ]
 }
 
 interface StaticCost {
-  /** The path below `cost` in the file. */
   readonly at: readonly string[]
   readonly amount: number
 }
@@ -217,4 +214,40 @@ export function staticCosts(cost: CostSettings, bucket: string): StaticCost[] {
 
 function fits(cost: number, capacity: number): boolean {
   return cost <= capacity + TOLERANCE
+}
+
+const MEMBERS = 'add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }'
+const LIMITS = 'add a rate, a capacity, a burst, a maxInFlight, a weight or a priority, or remove the tier'
+
+function tierFaults({ name, tiers }: PartialBucket): Finding[] {
+  const firstPlaceOf = new Map<string, string>()
+  return tiers.flatMap((tier, index) => {
+    if (tier === undefined) return []
+    const path = ['buckets', name, 'tiers', index]
+    return [
+      ...(tier.hasMembers ? [] : [{ path, message: `this tier has no members; ${MEMBERS}` }]),
+      ...(tier.hasLimits ? [] : [{ path, message: `changes nothing; ${LIMITS}` }]),
+      ...sameName(tier, index, tiers).map(message => ({ path: [...path, 'name'], message })),
+      ...tier.keys.flatMap((key, position) =>
+        sameKey(key, `tiers[${index}].keys[${position}]`, firstPlaceOf).map(message => ({
+          path: [...path, 'keys', position],
+          message,
+        })),
+      ),
+    ]
+  })
+}
+
+function sameName({ name }: PartialTier, index: number, tiers: PartialBucket['tiers']): string[] {
+  const first = tiers.findIndex(tier => tier?.name === name)
+  return name === undefined || first === index ? [] : [`${quote(name)} is already tiers[${first}]; use another name`]
+}
+
+/** Names the place of the same key, not the key, which may be a credential. Adds to `firstPlaceOf`. */
+function sameKey(key: unknown, place: string, firstPlaceOf: Map<string, string>): string[] {
+  if (typeof key !== 'string' || key === '') return []
+  const first = firstPlaceOf.get(key)
+  if (first !== undefined) return [`the same key as ${first}; remove one`]
+  firstPlaceOf.set(key, place)
+  return []
 }

@@ -1,3 +1,4 @@
+import { keptIn } from '../../core/structures/maps.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import { networkKey, parseRange } from '../../http/matching/address-ranges.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
@@ -27,17 +28,13 @@ export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
   )
 }
 
-/** A part of the pattern of a path. */
 type PathPart = Required<Pick<MatchSettings, 'path' | 'normalise'>>
-
 /** By match: the same parts each time, as to read an expression takes longer than to use it. */
 const parts = new WeakMap<MatchSettings, readonly PathPart[]>()
 
 function partsOfMatch(match: MatchSettings): readonly PathPart[] {
   const { path = '*', normalise = [] } = match
-  const known = parts.get(match) ?? partsOf(path).map(part => ({ path: part, normalise }))
-  parts.set(match, known)
-  return known
+  return keptIn(parts, match, () => partsOf(path).map(part => ({ path: part, normalise })))
 }
 
 function coversPath(wide: MatchSettings, narrow: MatchSettings): boolean {
@@ -50,7 +47,8 @@ function coversPath(wide: MatchSettings, narrow: MatchSettings): boolean {
   return partsOfMatch(wide).every(part => partsOfMatch(narrow).some(own => coversPart(part, own)))
 }
 
-/** Whether a part of a pattern accepts every path that a part of another one accepts. */
+const matchers = new WeakMap<PathPart, PathMatcher>()
+
 function coversPart(wide: PathPart, narrow: PathPart): boolean {
   const { path, normalise } = wide
   const { path: narrowPath, normalise: ownNormalise } = narrow
@@ -61,7 +59,7 @@ function coversPart(wide: PathPart, narrow: PathPart): boolean {
   }
   if (ownExpression === undefined && !narrowPath.includes('*')) {
     const target = matchingPath(narrowPath)
-    return matcherOf(wide)({ path: target, target })
+    return keptIn(matchers, wide, () => createPathMatcher(path, normalise))({ path: target, target })
   }
   if (expression !== undefined) return false
   const fold = (text: string) => (normalise.includes('case') ? text.toLowerCase() : text)
@@ -69,14 +67,6 @@ function coversPart(wide: PathPart, narrow: PathPart): boolean {
   const own = fold(ownExpression === undefined ? spelledPattern(narrowPath) : aroundExpression(ownExpression))
   if (coversWildcard(pattern, own)) return true
   return normalise.includes('slash') && !own.endsWith('*') && coversWildcard(pattern, withOtherEnd(own))
-}
-
-const matchers = new WeakMap<PathPart, PathMatcher>()
-
-function matcherOf(part: PathPart): PathMatcher {
-  const known = matchers.get(part) ?? createPathMatcher(part.path, part.normalise)
-  matchers.set(part, known)
-  return known
 }
 
 /** A pattern without expression that matches at least the same paths. */
@@ -107,7 +97,6 @@ function coversAddresses(wide: readonly string[] | undefined, narrow: readonly s
 }
 
 interface Networks {
-  /** How many bits they have, each number once. */
   readonly lengths: readonly number[]
   readonly keys: ReadonlySet<string>
 }
@@ -116,13 +105,11 @@ interface Networks {
 const networks = new WeakMap<readonly string[], Networks>()
 
 function networksOf(list: readonly string[]): Networks {
-  const known = networks.get(list)
-  if (known !== undefined) return known
-  const ranges = list.map(text => parseRange(text)!)
-  const found = {
-    lengths: [...new Set(ranges.map(({ bits }) => bits))],
-    keys: new Set(ranges.map(range => networkKey(range, range.bits))),
-  }
-  networks.set(list, found)
-  return found
+  return keptIn(networks, list, () => {
+    const ranges = list.map(text => parseRange(text)!)
+    return {
+      lengths: [...new Set(ranges.map(({ bits }) => bits))],
+      keys: new Set(ranges.map(range => networkKey(range, range.bits))),
+    }
+  })
 }

@@ -1,8 +1,8 @@
 /** The valid parts of a file, for checks that run even when other parts are invalid. */
-
 import * as z from 'zod'
 import { ownValue } from '../../core/structures/own-value.js'
 import { capacityOf } from '../derived/default-capacity.js'
+import { DEFAULT_LISTEN } from '../schema/address.js'
 import { bucket, tier } from '../schema/buckets.js'
 import { slowest } from '../schema/rates.js'
 import { route } from '../schema/routes.js'
@@ -13,7 +13,7 @@ export interface PartialBucket {
   /** Undefined if a setting that determines it is invalid. */
   readonly capacity: number | undefined
   /** The key in the file that the capacity comes from. */
-  readonly capacityKey: 'capacity' | 'maxDelay'
+  readonly capacityKey: 'capacity' | 'maxDelay' | 'quota'
   readonly hasBoth: boolean
   /** What needs a rate, where there is none. Without a `maxInFlight` a bucket needs one anyway. */
   readonly needRate: readonly PropertyKey[][]
@@ -26,18 +26,13 @@ export interface PartialTier {
   readonly name: string | undefined
   /** The entries of the file, by index. */
   readonly keys: readonly unknown[]
-  /** Whether the tier has `keys` or `header`. */
   readonly hasMembers: boolean
-  /** Whether the tier changes a limit. */
   readonly hasLimits: boolean
-  /** Undefined if a setting that determines it is invalid, or if the tier inherits it. */
   readonly capacity: number | undefined
-  /** The key of the tier that the capacity comes from. */
-  readonly capacityKey: 'capacity' | 'rate' | 'burst'
+  readonly capacityKey: 'capacity' | 'rate' | 'burst' | 'quota'
 }
 
 export interface PartialRoute {
-  /** Undefined when it is missing or invalid. */
   readonly name: string | undefined
   readonly mode: 'shape' | 'meter' | 'off' | undefined
   /** The entries as written, by index. Undefined if the file has no list. */
@@ -46,6 +41,11 @@ export interface PartialRoute {
   readonly cost: CostSettings | undefined
   readonly appointments: boolean
   readonly refuse: boolean
+  readonly dryRun: boolean
+  /** The methods that it matches. Undefined: all. */
+  readonly methods: readonly string[] | undefined
+  readonly delivers: boolean
+  readonly isGate: boolean
   /** It names a page of its own. */
   readonly hasPage: boolean
   readonly hasUpstream: boolean
@@ -59,7 +59,6 @@ export interface PartialConfig {
   readonly routes: readonly PartialRoute[] | undefined
   readonly namesRoutes: boolean
   readonly hasUpstream: boolean
-  /** Whether the common upstream has an adaptive rate. */
   readonly adapts: boolean
   readonly hasEgress: boolean
 }
@@ -81,13 +80,13 @@ export function readPartialConfig(raw: unknown, mode: ConfigMode = 'proxy'): Par
 
 function readBucket(name: string, value: unknown): PartialBucket {
   const given = isObject(value) ? value : {}
-  const { rate, capacity, maxDelay, burst } = validFields(bucket, given)
+  const { rate, capacity, maxDelay, burst, quota } = validFields(bucket, given)
   const followsRate = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
   const known = followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay, burst }) : capacity
   return {
     name,
-    capacity: known,
-    capacityKey: 'maxDelay' in given ? 'maxDelay' : 'capacity',
+    capacity: quota?.limit ?? known,
+    capacityKey: 'quota' in given ? 'quota' : 'maxDelay' in given ? 'maxDelay' : 'capacity',
     hasBoth: 'capacity' in given && 'maxDelay' in given,
     needRate: isObject(value) ? needRate(given) : [],
     tiers: Array.isArray(given.tiers)
@@ -99,7 +98,7 @@ function readBucket(name: string, value: unknown): PartialBucket {
 const OF_RATE = ['capacity', 'maxDelay', 'burst'] as const
 
 function needRate(given: Record<string, unknown>): PropertyKey[][] {
-  if ('rate' in given) return []
+  if ('rate' in given || 'quota' in given) return []
   if (!('maxInFlight' in given)) return [['rate']]
   const ofTier = (tier: unknown, index: number): PropertyKey[][] =>
     isObject(tier) && !('rate' in tier) ? OF_RATE.filter(key => key in tier).map(key => ['tiers', index, key]) : []
@@ -107,7 +106,6 @@ function needRate(given: Record<string, unknown>): PropertyKey[][] {
   return [...OF_RATE.filter(key => key in given).map(key => [key]), ...tiers]
 }
 
-/** What determines the capacity of a bucket. */
 interface CapacityRule {
   /** True if the capacity follows from the rate. A tier with its own rate then has its own capacity. */
   readonly followsRate: boolean
@@ -120,7 +118,7 @@ interface CapacityRule {
 type Rates = Parameters<typeof slowest>[0]
 
 function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of }: CapacityRule): PartialTier {
-  const { name, rate, capacity, burst } = validFields(tier, given)
+  const { name, rate, capacity, burst, quota } = validFields(tier, given)
   const hasCapacity = 'capacity' in given
   const ownKey = rate !== undefined ? 'rate' : 'burst'
   const rates = rate ?? of.rate
@@ -129,23 +127,27 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight', 'priority'].some(limit =>
+    hasLimits: ['rate', 'capacity', 'burst', 'quota', 'maxInFlight', 'weight', 'priority'].some(limit =>
       Object.hasOwn(given, limit),
     ),
-    capacity: follows ? capacityOf({ rate: slowest(rates), maxDelay, burst: burst ?? of.burst }) : capacity,
-    capacityKey: hasCapacity ? 'capacity' : ownKey,
+    capacity: quota ?? (follows ? capacityOf({ rate: slowest(rates), maxDelay, burst: burst ?? of.burst }) : capacity),
+    capacityKey: quota !== undefined ? 'quota' : hasCapacity ? 'capacity' : ownKey,
   }
 }
 
 function readRoute(value: unknown, use: ConfigMode): PartialRoute {
   const given = isObject(value) ? value : {}
-  const { name, mode, cost, appointments = false, refuse = false } = validFields(route, given)
+  const { name, mode, cost, appointments = false, refuse = false, dryRun = false, match } = validFields(route, given)
   return {
     name,
     mode,
     cost,
     appointments,
     refuse,
+    dryRun,
+    methods: match?.method,
+    delivers: isObject(given.deliver),
+    isGate: given.upstream === 'gate:',
     hasPage: isObject(given.waitingPage),
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
     namesBuckets: 'buckets' in given,
@@ -166,6 +168,27 @@ function validFields<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, given: 
     return result.success ? [[key, result.data] as const] : []
   })
   return Object.fromEntries(entries) as Partial<z.output<z.ZodObject<S>>>
+}
+
+export function routesOf({ routes }: Record<string, unknown>) {
+  const list: unknown[] = Array.isArray(routes) ? routes : []
+  return list.flatMap((route, index): { route: Record<string, unknown>; path: PropertyKey[] }[] =>
+    isObject(route) ? [{ route, path: ['routes', index] }] : [],
+  )
+}
+
+export function listensOf({
+  listen = DEFAULT_LISTEN,
+}: Record<string, unknown>): { listen: unknown; path: PropertyKey[] }[] {
+  if (!Array.isArray(listen)) return [{ listen, path: ['listen'] }]
+  return listen.map((each: unknown, index) => ({ listen: each, path: ['listen', index] }))
+}
+
+export function upstreamsOf(file: Record<string, unknown>): { upstream: unknown; path: PropertyKey[] }[] {
+  return [
+    { upstream: file.upstream, path: ['upstream'] },
+    ...routesOf(file).map(({ route, path }) => ({ upstream: route.upstream, path: [...path, 'upstream'] })),
+  ]
 }
 
 export function isObject(value: unknown): value is Record<string, unknown> {

@@ -33,12 +33,7 @@ export function requiredText(expression: string): RequiredText {
   return { texts, isAtStart }
 }
 
-/**
- * An anchor that nothing matches: "^" with text before it, or "$" with text behind it. Undefined: there is none, as far as that is
- * certain.
- *
- * @param expression a valid one of RE2
- */
+/** An anchor that nothing matches: "^" behind text, or "$" before text. Undefined: none, as far as that is certain. */
 export function misplacedAnchor(expression: string): '^' | '$' | undefined {
   const required = atomsOf(expression)?.filter(({ isOptional }) => !isOptional) ?? []
   const isText = ({ text, literal }: QuantifiedAtom): boolean =>
@@ -76,11 +71,9 @@ function atomsOf(expression: string): QuantifiedAtom[] | undefined {
 
 interface Atom {
   readonly length: number
-  /** The character that it stands for, if it is one and no other. */
   readonly literal?: string
 }
 
-/** Undefined: an alternative, or something that is not understood here. */
 function readAtom(expression: string, at: number): Atom | undefined {
   const character = expression[at]!
   if (character === '|') return undefined

@@ -25,14 +25,11 @@ export function workerCountFaults(workers: string | undefined): Finding[] {
 /** The least part of a worker, where that is more than 1. */
 const LEAST: Readonly<Record<string, number>> = { bufferMemory: LEAST_BUFFER_MEMORY }
 
-/** Finds what workers cannot do together. Looks at the file as written, and not at values that the schema refuses. */
+/** Finds bounds of which some worker would have no part (config/derived/worker-share.ts). The schema checks the rest. */
 export function workerFaults(workers: string | undefined, file: Record<string, unknown>): Finding[] {
   const count = workers === undefined ? undefined : workerCount(workers)
-  return count === undefined ? [] : tooSmall(count, file)
-}
-
-/** Finds bounds of which some worker would have no part (config/derived/worker-share.ts). */
-function tooSmall(count: number, { limits, upstream, routes, buckets }: Record<string, unknown>): Finding[] {
+  if (count === undefined) return []
+  const { limits, upstream, routes, buckets } = file
   const bounds = (path: PropertyKey[], value: unknown, names: readonly string[]): Finding[] =>
     names.flatMap(name => {
       const { [name]: bound } = fields(value)

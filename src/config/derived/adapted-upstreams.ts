@@ -9,11 +9,8 @@ export function adaptedUpstreams(
 ): Map<string, { name: string; targets: AdaptSettings }> {
   const targets = new Map<string, AdaptSettings>()
   for (const { url, adapt } of upstreams) if (adapt !== undefined) targets.set(url, adapt)
-  const nameOf = (url: string): string => (targets.size === 1 ? ADAPTIVE : `${ADAPTIVE}:${hostIn(url)}`)
+  // `echo:` has no host.
+  const hostOf = (url: string): string => new URL(url).host || url.replace(/:$/, '')
+  const nameOf = (url: string): string => (targets.size === 1 ? ADAPTIVE : `${ADAPTIVE}:${hostOf(url)}`)
   return new Map([...targets].map(([url, each]) => [url, { name: nameOf(url), targets: each }]))
-}
-
-/** The host and port of a URL, or what it has in their place: `echo` of `echo:`. */
-function hostIn(url: string): string {
-  return new URL(url).host || url.replace(/:$/, '')
 }

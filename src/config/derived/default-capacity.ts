@@ -1,20 +1,16 @@
 const MS_PER_SECOND = 1_000
-
 /** The rate of a bucket that bounds requests in flight only, in cost units per ms. Nothing ever waits for it. */
 export const ANY_RATE = 1_000
 
-/** Whether limits bound requests in flight only: they have no rate to be told. */
+/** The rate of a quota, in cost units per ms: it counts what passes, and delays nothing. */
+export const QUOTA_RATE = 1e9
+
+/** Whether limits have no rate to be told: they bound requests in flight only, or are a quota. */
 export function isAnyRate({ rate, capacity }: { readonly rate: number; readonly capacity: number }): boolean {
-  return rate >= ANY_RATE && capacity === Infinity
+  return rate >= QUOTA_RATE || (rate >= ANY_RATE && capacity === Infinity)
 }
 
-/**
- * The capacity of a bucket or a tier: the one given, else rate x maxDelay, else one second's worth of the rate, and at
- * least 1 and its burst.
- *
- * @param bucket `rate` in cost units per ms, `maxDelay` in ms
- * @returns cost units
- */
+/** The one given, else rate (per ms) x maxDelay, else one second's worth of the rate, and at least 1 and its burst. */
 export function capacityOf(bucket: {
   rate: number
   capacity?: number | undefined

@@ -1,8 +1,5 @@
-import { createHostMatcher } from '../../http/matching/host-pattern.js'
+import { createHostMatcher } from '../../http/matching/wildcard.js'
 import type { EgressSettings, RouteSettings, Settings } from '../settings.js'
-
-/** The URL of an upstream that stands for all allowed origins. */
-export const EGRESS = 'egress:'
 
 /** An entry of `egress.allow` as origins of URLs. */
 export interface Origins {
@@ -45,7 +42,6 @@ export function withEgressRoutes(settings: Settings): Settings {
   return { ...settings, routes: settings.routes.flatMap(routesOf) }
 }
 
-/** Tells the routes of a process apart. */
 export function routeKey({ name, origin }: Pick<RouteSettings, 'name' | 'origin'>): string {
   return origin === undefined ? name : `${name} ${origin}`
 }

@@ -1,9 +1,21 @@
-import type { KeyPart, Settings } from '../settings.js'
+import type { KeyPart, RouteSettings, Settings } from '../settings.js'
 
-/**
- * The headers that a configuration reads, each with the place in the configuration that reads it. `host` stands for the
- * authority.
- */
+/** The parts of all keys that requests of these routes are asked for. */
+export function keyPartsOf(routes: readonly RouteSettings[]): KeyPart[] {
+  return routes.flatMap(({ mode, buckets, upstream: { pick } }) =>
+    [
+      ...(mode === 'off' ? [] : buckets.map(({ key }) => key)),
+      ...(typeof pick === 'object' ? [pick.hash] : []),
+    ].flatMap(({ parts }) => parts),
+  )
+}
+
+/** What follows the colon in the parts of a kind, each once. */
+export function namesIn(parts: readonly KeyPart[], kind: 'jwt' | 'body'): string[] {
+  return [...new Set(parts.flatMap(part => (part.kind === kind ? [part.name] : [])))]
+}
+
+/** The headers that a configuration reads, each with the place that reads it. `host` stands for the authority. */
 export function needsOf(routes: Settings['routes']): { readonly name: string; readonly by: string }[] {
   return routes.flatMap(({ name, match, buckets, cost, mode, priority }) => [
     ...(match.host === undefined ? [] : [{ name: 'host', by: `"match" of route "${name}"` }]),

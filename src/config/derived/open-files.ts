@@ -1,11 +1,11 @@
 /** Open files: what the limits of a configuration need, and what the system allows. */
 import { readFileSync } from 'node:fs'
+import { orElse } from '../../core/structures/or-else.js'
 import type { RouteSettings, Settings } from '../settings.js'
 import { workerShare } from './worker-share.js'
 
 /** Connections that are refused because there are too many (256), files, threads, the store, the admin server. */
 const OTHERS = 320
-
 const LIMITS = '/proc/self/limits'
 
 /**
@@ -15,15 +15,10 @@ const LIMITS = '/proc/self/limits'
  * @param file where Linux tells it. Elsewhere a diagnostic report does, which takes about 10 ms
  */
 export function openFileLimit(file = LIMITS): number | undefined {
-  return limitOf(/^Max open files +(\S+)/m.exec(textOf(file) ?? '')?.[1] ?? reportedLimit())
-}
-
-function textOf(file: string): string | undefined {
-  try {
-    return readFileSync(file, 'utf8')
-  } catch {
-    return undefined
-  }
+  const told = /^Max open files +(\S+)/m.exec(orElse(() => readFileSync(file, 'utf8'), ''))?.[1] ?? reportedLimit()
+  if (told === 'unlimited') return Infinity
+  const limit = Number(told ?? Number.NaN)
+  return Number.isNaN(limit) ? undefined : limit
 }
 
 function reportedLimit(): unknown {
@@ -40,18 +35,7 @@ function reportedLimit(): unknown {
   }
 }
 
-function limitOf(told: unknown): number | undefined {
-  if (told === 'unlimited') return Infinity
-  const limit = Number(told ?? Number.NaN)
-  return Number.isNaN(limit) ? undefined : limit
-}
-
-/**
- * Settings with as many connections of clients as the open files allow, but no more than they have. At least one for each worker.
- *
- * @param allowed how many files each process may open
- * @param workers how many divide the limits
- */
+/** As many connections of clients as the open files of each process allow, at least one for each worker. */
 export function fitOpenFiles(settings: Settings, allowed = Infinity, workers = 1): Settings {
   const { needed, fitting } = filesOf(settings, allowed, workers)
   if (needed <= allowed) return settings
@@ -68,7 +52,6 @@ export function filesOf(settings: Settings, allowed: number, workers: number): {
   return { needed, fitting: Math.max(allowed - OTHERS - bound, Math.floor((allowed - OTHERS) / 2)) }
 }
 
-/** How many connections there may be to all upstreams. A client's connection needs one at a time, at most. */
 function upstreamBound(routes: readonly RouteSettings[]): number {
   const bounds = new Map<string, number>()
   for (const { mode, dryRun, gate, upstream } of routes) {

@@ -28,7 +28,8 @@ export function bucketsOfSeveralLanes(routes: readonly RouteSettings[]): Set<str
   const seen = new Set<string>()
   for (const { buckets, priority } of routes) {
     const hasClasses =
-      priority === 'header' || buckets.some(({ tiers }) => tiers.some(tier => tier.priority !== undefined))
+      priority === 'header' ||
+      buckets.some(({ tiers, outside }) => outside !== undefined || tiers.some(tier => tier.priority !== undefined))
     for (const { name } of buckets) {
       if (hasClasses || seen.has(name)) names.add(name)
       seen.add(name)

@@ -12,12 +12,7 @@ export const DIVIDED = {
   bucket: ['maxInFlight'],
 } as const
 
-/**
- * The settings of one worker.
- *
- * @param number counts from 1. The first workers have one more where the parts are not equal.
- * @param count how many workers there are
- */
+/** @param number counts from 1. The first workers have one more where the parts are not equal. @param count of workers */
 export function workerShare(settings: Settings, number: number, count: number): Settings {
   // Routes share their upstreams and buckets, and go on to do so.
   const share = structuredClone(settings)
@@ -28,12 +23,19 @@ export function workerShare(settings: Settings, number: number, count: number): 
     for (const name of names) {
       const bound = bounds[name]
       if (bound === undefined || bound === Infinity) continue
-      bounds[name] = Math.max(1, Math.floor(bound / count) + (number <= bound % count ? 1 : 0))
+      bounds[name] = partOf(bound, { number, count })
     }
   }
   divide(share.limits, DIVIDED.limits)
-  for (const { upstream } of share.routes) divide(upstream, DIVIDED.upstream)
-  for (const { limits, tiers } of share.buckets)
+  for (const { upstream } of share.routes)
+    for (const each of [upstream, ...(upstream.servers ?? [])]) divide(each, DIVIDED.upstream)
+  for (const { limits, tiers, outside } of share.buckets) {
     for (const each of [limits, ...tiers.map(tier => tier.limits)]) divide(each, DIVIDED.bucket)
+    if (outside !== undefined) outside.worker = { number, count }
+  }
   return share
+}
+
+export function partOf(bound: number, { number, count }: { readonly number: number; readonly count: number }): number {
+  return Math.max(1, Math.floor(bound / count) + (number <= bound % count ? 1 : 0))
 }

@@ -1,5 +1,4 @@
 /** The buckets that limits become. */
-
 import { Inexpressible } from './conditions.js'
 import type { ImportNote, SourcePlace } from './directives.js'
 import type { Limit } from './limits.js'
@@ -14,17 +13,14 @@ export interface ImportedBucket {
   burst?: number
   maxInFlight?: number
   readonly status: number
-  /** Where the zone is defined. */
   readonly place: SourcePlace
 }
 
 export class ImportedBuckets {
   /** By everything that makes them differ. */
   readonly #buckets = new Map<string, ImportedBucket>()
-  /** The first limit of each level of nginx. */
   readonly #levels = new Map<string, Limit>()
   readonly #names = new Set<string>()
-  /** How many have a name that begins so. */
   readonly #counts = new Map<string, number>()
   readonly #notes: ImportNote[]
   /** Bits of an IPv6 network in the key `ip`. Undefined: nginx listens on IPv4 only. */
@@ -53,7 +49,7 @@ export class ImportedBuckets {
       const message = `zone "${zone.name}": a request without one of ${own.join(', ')} is not limited; nginx does not limit one without any`
       this.#notes.push({ place: zone.place, message })
     }
-    const common = { name: this.#freeName(zone.name), key: keyOf(own, text, this.#ipv6), status, place: zone.place }
+    const common = { name: this.#freeName(zone.name), key: keyFrom(own, text, this.#ipv6), status, place: zone.place }
     const bucket: ImportedBucket =
       zone.kind === 'connections'
         ? { ...common, maxInFlight: connections }
@@ -80,19 +76,16 @@ export class ImportedBuckets {
   }
 }
 
-/** Whether a request may be without it. */
 function isOptional(part: string): boolean {
   return part.includes(':')
 }
 
-/**
- * @param own different parts
- * @param text what is the same in all keys
- * @throws Inexpressible
- */
-function keyOf(own: readonly string[], text: string, ipv6: number | undefined): unknown {
+/** @param own different parts. @param text what is the same in all keys. @throws Inexpressible */
+export function keyFrom(own: readonly string[], text: string, ipv6: number | undefined): unknown {
   if (own.some(part => part === 'path' || part === 'target'))
-    throw new Inexpressible('shaper has no key for the path; "route" tells routes apart')
+    throw new Inexpressible(
+      'shaper has no key for the whole path; "path:1" is its first segment, and "route" tells routes apart',
+    )
   if (own.length === 0) return 'all'
   const from = own.length === 1 ? own[0]! : own
   const bits = own.includes('ip') ? ipv6 : undefined

@@ -7,14 +7,9 @@ import type { MatchSettings } from '../settings.js'
 /** Something in a configuration of nginx that shaper has no words for. */
 export class Inexpressible extends Error {}
 
-/** Conditions on different fields, each as a `match` of its own. Undefined: no request meets both. */
 type Joined = MatchSettings | undefined
 
-/**
- * The requests that meet both conditions. Undefined: there are none.
- *
- * @throws Inexpressible if one `match` cannot say it
- */
+/** The requests that meet both. Undefined: there are none. @throws Inexpressible if one `match` cannot say it */
 export function both(a: MatchSettings, b: MatchSettings): MatchSettings | undefined {
   const fields: Joined[] = [
     bothLists('ip', a, b),
@@ -34,10 +29,10 @@ export function reachable<T>(list: readonly T[], matchOf: (each: T) => MatchSett
 }
 
 function bothLists(field: 'ip' | 'method', a: MatchSettings, b: MatchSettings): Joined {
-  const [first, second] = [a[field], b[field]]
-  const known = first ?? second
-  if (known === undefined) return {}
-  if (first === undefined || second === undefined) return { [field]: known }
+  const { [field]: first } = a
+  const { [field]: second = first } = b
+  if (second === undefined) return {}
+  if (first === undefined || first === second) return { [field]: second }
   const each = [
     ...first.filter(one => covers({ [field]: second }, { [field]: [one] })),
     ...second.filter(one => covers({ [field]: first }, { [field]: [one] })),
@@ -98,8 +93,8 @@ function narrower(a: MatchSettings, b: MatchSettings): MatchSettings | undefined
   throw new Inexpressible(`both ${textOf(a)} and ${textOf(b)}`)
 }
 
-function textOf({ path, host, header = {} }: MatchSettings): string {
-  return JSON.stringify(path ?? host ?? Object.values(header)[0])
+function textOf(match: MatchSettings): string {
+  return JSON.stringify(patternOf(match))
 }
 
 function patternOf({ path, host, header = {} }: MatchSettings): string | undefined {

@@ -40,16 +40,21 @@ function matchOf({ path, normalise, method, host, header, ip }: MatchSettings): 
   return { host, path, normalise, method: one(method), header, ip: one(ip) }
 }
 
-function upstreamOf({ url, hostHeader, ...timeouts }: Target): unknown {
-  if (hostHeader === 'preserve' && Object.keys(timeouts).length === 0) return url
-  return { url, ...(hostHeader !== 'preserve' && { hostHeader }), ...timeouts }
+function upstreamOf({ url, servers, hostHeader, ...options }: Target): unknown {
+  if (servers === undefined && hostHeader === 'preserve' && Object.keys(options).length === 0) return url
+  const where = servers?.map(server => (Object.keys(server).length === 1 ? server.url : server))
+  const { pick, breaker, ...rest } = options
+  return {
+    ...(where ? { servers: where, pick, breaker } : { url }),
+    ...(hostHeader !== 'preserve' && { hostHeader }),
+    ...rest,
+  }
 }
 
 function comment({ file, line }: SourcePlace, title = ''): string {
   return `// ${escapeControls(`${file}:${line} ${title}`)}`.trimEnd()
 }
 
-/** JSON on one line with spaces. */
 function inline(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(inline).join(', ')}]`
   if (typeof value !== 'object' || value === null) return escapeControls(JSON.stringify(value))

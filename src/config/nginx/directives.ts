@@ -1,9 +1,9 @@
 /** Reads configurations of nginx: its words, quotes, blocks and included files. */
 
 import { dirname, isAbsolute, join } from 'node:path'
+import { orElse } from '../../core/structures/or-else.js'
 import { ownValue } from '../../core/structures/own-value.js'
 
-/** Where something is written. */
 export interface SourcePlace {
   readonly file: string
   readonly line: number
@@ -25,7 +25,6 @@ export interface ImportNote {
   readonly isFirst?: boolean
 }
 
-/** The files of a configuration. */
 export interface NginxFiles {
   /** @throws Error with a code, if there is no such file */
   read(file: string): string
@@ -33,7 +32,6 @@ export interface NginxFiles {
   list(folder: string): readonly string[]
 }
 
-/** A text that nginx would refuse. */
 export class NginxSyntaxError extends Error {
   constructor(
     readonly place: SourcePlace,
@@ -49,8 +47,7 @@ const MOST_INCLUDES = 20
 const MOST_BLOCKS = 100
 
 /**
- * Reads a file of nginx and all that it includes. Names of included files start at the folder of the first file, as in
- * nginx.
+ * Reads a file of nginx and all that it includes. Names of included files start at the folder of the first file.
  *
  * @returns also the names of all files, in the order of reading
  * @throws NginxSyntaxError
@@ -63,7 +60,7 @@ export function readDirectives(
   const names: string[] = []
   const folder = dirname(file)
   const ofFile = (name: string, depth: number): Directive[] => {
-    const text = files.read(name)
+    const text = files.read(name).replace(/^\uFEFF/, '')
     names.push(name)
     return expand(new BlockReader(text, name).all(), depth)
   }
@@ -114,12 +111,14 @@ function segmentExpression(segment: string): RegExp {
     if (part === '?') return '[^/]'
     return part.length > 1 ? part.replace(/^\[!/, '[^') : `\\${part}`
   })
-  return new RegExp(`^${segment.startsWith('.') ? '' : '(?!\\.)'}${source}$`)
+  // A range such as [z-a] has no characters.
+  return orElse(() => new RegExp(`^${segment.startsWith('.') ? '' : '(?!\\.)'}${source}$`), /(?!)/)
 }
 
 const SPACE = /[ \t\r\n]+|#[^\n]*/y
 const QUOTED = /"((?:[^"\\]|\\[\s\S])*)"|'((?:[^'\\]|\\[\s\S])*)'/y
-const WORD = /(?:\\[\s\S]|\$\{|[^\s;{\\])+/y
+/** Other blanks, as that without a break, are in words. */
+const WORD = /(?:\\[\s\S]|\$\{|[^ \t\r\n;{\\])+/y
 /** Comments and texts of Lua, in which braces do not count, or one character. */
 const LUA_TOKEN = /(?:--)?\[(=*)\[[\s\S]*?\]\1\]|--[^\n]*|"(?:[^"\\\n]|\\[\s\S])*"|'(?:[^'\\\n]|\\[\s\S])*'|[\s\S]/y
 const ESCAPES: Readonly<Record<string, string>> = { t: '\t', r: '\r', n: '\n' }
@@ -129,7 +128,6 @@ class BlockReader {
   readonly #file: string
   #at = 0
   #line = 1
-  /** Blocks that are open. */
   #depth = 0
   /** Up to where lines have been counted. */
   #counted = 0
@@ -139,7 +137,6 @@ class BlockReader {
     this.#file = file
   }
 
-  /** All directives of the file. @throws NginxSyntaxError */
   all(): Directive[] {
     const found = this.#directives()
     if (this.#mark() === '}') throw this.#fault('unexpected "}"')
@@ -187,6 +184,8 @@ class BlockReader {
     if (found === null) throw this.#fault(isQuoted ? 'this quote does not end' : 'unexpected "\\"')
     this.#at = pattern.lastIndex
     const raw = isQuoted ? (found[1] ?? found[2] ?? '') : found[0]
+    if (raw.includes('\uFFFD'))
+      throw this.#fault(`${JSON.stringify(raw)} is not in UTF-8; convert the file, e.g. with iconv`)
     return raw.replace(/\\(["'\\trn])/g, (_match, character: string) => ownValue(ESCAPES, character) ?? character)
   }
 
@@ -198,7 +197,6 @@ class BlockReader {
     return this.#text.charAt(this.#at)
   }
 
-  /** Moves to the `}` that ends a block of Lua. */
   #skipLua(place: SourcePlace): void {
     for (let open = 0; this.#at < this.#text.length; ) {
       LUA_TOKEN.lastIndex = this.#at

@@ -1,18 +1,20 @@
 /** Makes a configuration of shaper of one of nginx. */
 import { dirname } from 'node:path'
+import { groupedBy } from '../../core/structures/maps.js'
 import { covers } from '../checks/match-coverage.js'
 import { quote } from '../messages.js'
 import type { MatchSettings } from '../settings.js'
 import { type ImportedBucket, ImportedBuckets } from './buckets.js'
 import { both, Inexpressible, reachable } from './conditions.js'
 import { type Directive, type ImportNote, type NginxFiles, readDirectives, type SourcePlace } from './directives.js'
+import { Groups } from './groups.js'
 import { type Limit, Zones } from './limits.js'
 import { type ImportedListen, listenOf, trustedOf } from './listen.js'
 import { type Host, hostsOf, type Location, locationsOf } from './locations.js'
-import { dependsOnEscapes } from './paths.js'
+import { dependsOnEscapes, encodedPath } from './paths.js'
 import { type Scopes, settingOf } from './scopes.js'
 import { refusalOf, returnOf, type Target, Targets } from './upstreams.js'
-import { type Case, Variables } from './variables.js'
+import { Variables } from './variables.js'
 import { notesOfOthers, tellBehind } from './vocabulary.js'
 
 export interface ImportedRoute {
@@ -22,7 +24,6 @@ export interface ImportedRoute {
   readonly dryRun: boolean
   /** Undefined: that of all. */
   readonly target: Target | undefined
-  /** Where it comes from. */
   readonly title: string
   readonly place: SourcePlace
 }
@@ -44,32 +45,30 @@ export interface ImportOptions {
 
 const PLACEHOLDER = 'http://127.0.0.1:9000'
 
-/**
- * @returns the configuration, and a note for each thing that shaper cannot say
- * @throws NginxSyntaxError
- */
+/** @returns the configuration, and a note for each thing that shaper cannot say. @throws NginxSyntaxError */
 export function importNginx(
   file: string,
   { files, upstream }: ImportOptions,
 ): { config: ImportedConfig; notes: ImportNote[] } {
   const { directives, notes, names } = readDirectives(file, files)
+  const begin = { file, line: 1 }
   // A file of conf.d has what is in the block "http".
-  const http = directives.find(({ name }) => name === 'http')?.block ?? directives
+  const blocks = directives.filter(({ name }) => name === 'http')
+  const http = blocks.length === 0 ? directives : blocks.flatMap(({ block = [] }) => block)
   const written = http.filter(({ name }) => name === 'server')
   const { listen, servers, last, isIpv6 } = listenOf(written, { http, folder: dirname(file), notes })
   const trustProxy = trustedOf(servers, http, notes)
   const own = upstream === undefined ? undefined : ({ url: upstream, hostHeader: 'preserve' } as const)
   // Proxies pass on addresses of IPv6, too.
   const ipv6 = isIpv6 || trustProxy.length > 0 ? 128 : undefined
-  const reader = new RouteReader(http, { notes, own, ipv6 })
+  const reader = new RouteReader(http, { notes, own, ipv6, folder: dirname(file) })
   const found = hostsOf(servers, last, notes).flatMap(host => reader.routesOf(host))
-  const routes = found.length === 0 ? [untouched({ file, line: 1 })] : found
-  const target = own ?? mostFrequent(routes) ?? { url: PLACEHOLDER, hostHeader: 'preserve' as const }
-  if (own === undefined && mostFrequent(routes) === undefined) {
-    notes.push({
-      place: { file, line: 1 },
-      message: `no "proxy_pass" names an HTTP server; "upstream" is ${PLACEHOLDER}: name yours`,
-    })
+  const routes = found.length === 0 ? [untouched(begin)] : found
+  const known = own ?? mostFrequent(routes)
+  const target = known ?? { url: PLACEHOLDER, hostHeader: 'preserve' as const }
+  if (known === undefined) {
+    const message = `no "proxy_pass" names an HTTP server; "upstream" is ${PLACEHOLDER}: name yours`
+    notes.push({ place: begin, message })
   }
   const imported = [...http.filter(({ name }) => name !== 'server'), ...servers]
   if (own === undefined) {
@@ -77,24 +76,21 @@ export function importNginx(
     const outside = http === directives ? [] : directives.filter(({ name }) => name !== 'http')
     notes.push(...notesOfOthers([...outside, ...imported]))
   } else tellBehind(imported, notes)
-  if (!routes.some(({ buckets }) => buckets.length > 0)) {
-    notes.push({ place: { file, line: 1 }, message: 'there is no limit_req and no limit_conn that could be imported' })
+  if (written.length === 0) {
+    const message =
+      'there is no "server", so nothing here is imported: name the file that includes this one, e.g. /etc/nginx/nginx.conf'
+    notes.push({ place: begin, message })
+  } else if (!routes.some(({ buckets }) => buckets.length > 0)) {
+    notes.push({ place: begin, message: 'there is no limit_req and no limit_conn that could be imported' })
   }
+  const same = JSON.stringify(target)
   const kept = withoutRedundant(
-    routes.map(route => (isSame(route.target, target) ? { ...route, target: undefined } : route)),
+    routes.map(route => (JSON.stringify(route.target) === same ? { ...route, target: undefined } : route)),
   )
   const [folded, buckets] = foldConnections(kept)
-  const config = {
-    listen,
-    target,
-    trustProxy,
-    buckets,
-    routes: folded,
-  }
-  return { config, notes: inOrder(notes, names) }
+  return { config: { listen, target, trustProxy, buckets, routes: folded }, notes: inOrder(notes, names) }
 }
 
-/** The route of a file without servers. */
 function untouched(place: SourcePlace): ImportedRoute {
   return { match: {}, mode: 'off', buckets: [], dryRun: false, target: undefined, title: '', place }
 }
@@ -103,15 +99,14 @@ interface ReaderOptions {
   readonly notes: ImportNote[]
   readonly own: Target | undefined
   readonly ipv6: number | undefined
+  readonly folder: string
 }
 
-/** A bucket, and the limit that it is for. */
 interface Use {
   readonly limit: Limit
   readonly bucket: ImportedBucket
 }
 
-/** The buckets of the requests under a condition. */
 interface Combination {
   readonly match: MatchSettings
   readonly uses: readonly Use[]
@@ -127,12 +122,12 @@ class RouteReader {
   #hasToldEscapes = false
 
   constructor(http: readonly Directive[], options: ReaderOptions) {
-    const { notes, ipv6 } = options
+    const { notes, ipv6, folder } = options
     this.#http = http
     this.#options = options
     this.#variables = new Variables(http, notes)
     this.#zones = new Zones(http, notes)
-    this.#targets = new Targets(http, notes)
+    this.#targets = new Targets(new Groups(http, this.#variables, notes), folder, notes)
     this.#buckets = new ImportedBuckets(notes, ipv6)
   }
 
@@ -143,12 +138,13 @@ class RouteReader {
     const followed = new Set<Place>()
     const routes = locations.flatMap(({ match: ofPath, ...location }) => {
       const match = { ...(host !== undefined && { host }), ...ofPath }
-      const path = pathThrough(location, named)
+      const path = pathThrough(location, target => named.get(target) ?? locationOf(target, locations))
       for (const each of path.slice(1)) followed.add(each)
       const { title, place } = location
       if (own === undefined && this.#isRefused(location)) {
         return [{ match, mode: 'refuse' as const, buckets: [], dryRun: false, target: undefined, title, place }]
       }
+      for (const { scopes } of own === undefined ? path : []) this.#tellFiles(scopes)
       const target = own ?? this.#targets.targetOf({ ...location, scopes: path.at(-1)!.scopes })
       const cases =
         returnOf(location) === undefined
@@ -160,7 +156,6 @@ class RouteReader {
     return routes
   }
 
-  /** Whether nginx refuses all requests of a place. */
   #isRefused({ title, scopes }: Pick<Location, 'title' | 'scopes'>): boolean {
     const refusal = refusalOf(scopes)
     if (refusal === undefined) return false
@@ -173,6 +168,17 @@ class RouteReader {
       this.#options.notes.push({ place, message })
     }
     return true
+  }
+
+  /** nginx looks for files before it proxies a request. */
+  #tellFiles([block = []]: Scopes): void {
+    const found = block.find(({ name }) => name === 'try_files')
+    if (found === undefined) return
+    const last = found.args.at(-1) ?? ''
+    const rest = /^[=@]/.test(last) ? '' : `, or with what ${quote(last)} leads to`
+    const lost = /^[^?]*\$/.test(last) ? '. Limits of the location that it leads to are left out' : ''
+    const message = `${quote(['try_files', ...found.args].join(' '))} answers with files${rest}; here all requests go on, with the path that they have${lost}`
+    this.#options.notes.push({ place: found.place, message })
   }
 
   /** A location that only what is not imported leads to. */
@@ -232,7 +238,8 @@ class RouteReader {
           const own = both(match, each.when)
           if (own === undefined) return []
           const isLimited = each.parts.length > 0 || each.text !== ''
-          return [{ match: own, uses: isLimited ? [...uses, this.#use(limit, each)] : uses }]
+          if (!isLimited) return [{ match: own, uses }]
+          return [{ match: own, uses: [...uses, { limit, bucket: this.#buckets.bucketFor(limit, each) }] }]
         }),
       ),
     )
@@ -246,10 +253,6 @@ class RouteReader {
       this.#options.notes.push({ place, message: `${what} (${error.message}): the limit is left out` })
       return []
     }
-  }
-
-  #use(limit: Limit, each: Case): Use {
-    return { limit, bucket: this.#buckets.bucketFor(limit, each) }
   }
 
   /** In `shape` nothing waits for what nginx does not delay, and connections are waited for. */
@@ -308,14 +311,22 @@ function modeOf(limits: readonly Limit[]): ImportedRoute['mode'] {
 /** Locations that a request passes: the one that it is in, and those that `try_files` leads to. */
 type Place = Pick<Location, 'scopes' | 'place'>
 
-function pathThrough(location: Place, named: ReadonlyMap<string, Location>): [Place, ...Location[]] {
-  const path: [Place, ...Location[]] = [location]
+/** @param find the location that the last argument of `try_files` leads to */
+function pathThrough(location: Place, find: (target: string) => Place | undefined): [Place, ...Place[]] {
+  const path: [Place, ...Place[]] = [location]
   for (;;) {
     const [block = []] = path.at(-1)!.scopes
-    const next = named.get(block.find(({ name }) => name === 'try_files')?.args.at(-1) ?? '')
-    if (next === undefined || path.includes(next)) return path
+    const next = find(block.find(({ name }) => name === 'try_files')?.args.at(-1) ?? '')
+    if (next === undefined || path.some(each => each.place === next.place)) return path
     path.push(next)
   }
+}
+
+/** The location of a path without variables. */
+function locationOf(target: string, locations: readonly Location[]): Location | undefined {
+  const [path = ''] = target.split('?')
+  if (!/^\/[^$*]*$/.test(path)) return undefined
+  return locations.find(({ match }) => covers(match, { path: encodedPath(path) }))
 }
 
 function outcomeOf({ mode, buckets, dryRun, target }: ImportedRoute): string {
@@ -361,19 +372,12 @@ function foldConnections(routes: readonly ImportedRoute[]): [ImportedRoute[], Im
   return [routes.map(route => ({ ...route, buckets: route.buckets.filter(isKept) })), all.filter(isKept)]
 }
 
-function isSame(a: Target | undefined, b: Target): boolean {
-  return JSON.stringify(a) === JSON.stringify(b)
-}
-
 function mostFrequent(routes: readonly ImportedRoute[]): Target | undefined {
-  const counts = new Map<string, { target: Target; count: number }>()
-  for (const { target } of routes) {
-    if (target === undefined) continue
-    const entry = counts.get(JSON.stringify(target)) ?? { target, count: 0 }
-    entry.count += 1
-    counts.set(JSON.stringify(target), entry)
-  }
-  return [...counts.values()].sort((a, b) => b.count - a.count)[0]?.target
+  const alike = groupedBy(
+    routes.flatMap(({ target }) => target ?? []),
+    target => JSON.stringify(target),
+  )
+  return [...alike.values()].sort((a, b) => b.length - a.length)[0]?.[0]
 }
 
 /** Each note once: what lets requests through first, then in the order of the files. */

@@ -13,7 +13,6 @@ export interface Zone {
   readonly place: SourcePlace
 }
 
-/** `limit_req` or `limit_conn` in one place. */
 export interface Limit {
   readonly zone: Zone
   readonly place: SourcePlace
@@ -22,7 +21,6 @@ export interface Limit {
   readonly excess: number
   /** Requests in excess that do not wait; Infinity: none does. */
   readonly undelayed: number
-  /** For connections: how many. */
   readonly connections: number
 }
 
@@ -32,7 +30,6 @@ export class Zones {
   readonly #zones = new Map<string, Zone>()
   readonly #notes: ImportNote[]
 
-  /** @param http the directives of the block `http` */
   constructor(http: readonly Directive[], notes: ImportNote[]) {
     this.#notes = notes
     for (const each of http) {

@@ -4,7 +4,7 @@ import { covers } from '../checks/match-coverage.js'
 import { quote } from '../messages.js'
 import type { MatchSettings } from '../settings.js'
 import { both, Inexpressible } from './conditions.js'
-import type { Directive, ImportNote, SourcePlace } from './directives.js'
+import { type Directive, type ImportNote, NginxSyntaxError, type SourcePlace } from './directives.js'
 import { encodedExpression, encodedPath } from './paths.js'
 import type { Scopes } from './scopes.js'
 
@@ -12,7 +12,7 @@ export interface Location {
   /** `location ~ \.php$`, or `server` for what no location takes. */
   readonly title: string
   readonly match: MatchSettings
-  /** The prefix; undefined: it is none. */
+  /** The text; undefined: it is a regular expression. */
   readonly prefix: string | undefined
   readonly scopes: Scopes
   readonly place: SourcePlace
@@ -20,7 +20,6 @@ export interface Location {
 
 type Kind = '=' | '^~' | '~' | '~*' | '@' | ''
 
-/** A location as it is written, with those inside it. */
 interface Written extends Location {
   readonly kind: Kind
   readonly text: string
@@ -30,7 +29,6 @@ interface Written extends Location {
   readonly expressions: readonly Written[]
 }
 
-/** The locations of a server. */
 export interface ServerLocations {
   /** The first whose `match` fits is the one that nginx takes. The last is the server itself, for requests in none. */
   readonly locations: readonly Location[]
@@ -71,11 +69,15 @@ function insideOf(scopes: Scopes, notes: ImportNote[]): Inside {
 
 function written(directive: Directive, outer: Scopes, notes: ImportNote[]): Written[] {
   const { args, place, block = [] } = directive
-  const [kind, text] = readArguments(args)
+  const [kind, text] = readArguments(directive)
   const title = `location ${args.join(' ')}`
+  if (!/^[~@]/.test(kind) && !text.startsWith('/')) {
+    notes.push({ place, message: `"${title}" is left out: no path begins so` })
+    return []
+  }
   const scopes = [block, ...outer]
   try {
-    const prefix = kind === '' || kind === '^~' ? text : undefined
+    const prefix = kind.startsWith('~') ? undefined : text
     return [{ kind, text, title, place, scopes, prefix, match: matchOf(kind, text), ...insideOf(scopes, notes) }]
   } catch (error) {
     tellLost({ title, place }, error, notes)
@@ -90,15 +92,18 @@ function tellLost({ title, place }: Pick<Location, 'title' | 'place'>, error: un
   notes.push({ place, message })
 }
 
-function readArguments(args: readonly string[]): [Kind, string] {
+/** @throws NginxSyntaxError */
+function readArguments({ args, place }: Directive): [Kind, string] {
   const [first = '', second] = args
-  if (second !== undefined) return [first as Kind, second]
+  if (second !== undefined) {
+    if (args.length === 2 && /^(?:=|\^~|~\*?)$/.test(first)) return [first as Kind, second]
+    throw new NginxSyntaxError(place, `"location ${args.join(' ')}" is no location`)
+  }
   // The space may be left out.
   const [, kind = '', text = ''] = /^(=|\^~|~\*|~|)(.*)$/s.exec(first) ?? []
   return [text.startsWith('@') ? '@' : (kind as Kind), text]
 }
 
-/** @throws Inexpressible */
 function matchOf(kind: Kind, text: string): MatchSettings {
   if (kind === '@') return {}
   if (kind.startsWith('~')) {
@@ -142,14 +147,11 @@ class LocationOrder {
     ]
   }
 
-  /** Tells of locations that no request is in. */
   tellUnreached({ exact, prefixes, expressions }: Written): void {
     for (const each of [...exact, ...prefixes, ...expressions]) {
       if (!this.#reached.has(each.place)) {
-        this.#notes.push({
-          place: each.place,
-          message: `"${each.title}" is left out: no request is in it, or the one around it is left out`,
-        })
+        const message = `"${each.title}" is left out: no request is in it, or the one around it is left out`
+        this.#notes.push({ place: each.place, message })
       }
       this.tellUnreached(each)
     }

@@ -1,14 +1,12 @@
-/**
- * Paths in the spelling in which shaper compares them. nginx decodes paths before it compares them; here only letters, digits
- * and `-._~` are decoded.
- */
+/** Paths as shaper compares them. nginx decodes all of a path before, here only letters, digits and `-._~` are decoded. */
 import { expressionOf, partsOf } from '../../http/matching/path-pattern.js'
+import { percentEncoded } from '../schema/routes.js'
 import { Inexpressible } from './conditions.js'
 
 /** The path of a decoded text. @throws Inexpressible */
 export function encodedPath(text: string): string {
   if (text.includes('*')) throw new Inexpressible('"*" stands for any text in paths')
-  return text.replace(/[^\x21-\x7e]+|[?#%"<>^`{|}]/g, encoded)
+  return text.replace(/[^\x21-\x7e]+|[?#%"<>^`{|}]/g, percentEncoded)
 }
 
 /** The same of an expression. @throws Inexpressible */
@@ -18,13 +16,9 @@ export function encodedExpression(source: string): string {
   // The "<" and ">" of a group's name stay.
   return source.replace(/\(\?P?<\w+>|(?:\\(?= ))?[^\x21-\x7e]|(?<!\\)[%"<>]/gu, character => {
     if (character.startsWith('(')) return character
-    const code = encoded(character.slice(-1) === ' ' ? ' ' : character)
+    const code = percentEncoded(character.slice(-1) === ' ' ? ' ' : character)
     return `(?:${code})`
   })
-}
-
-function encoded(text: string): string {
-  return Buffer.from(text).toString('hex').toUpperCase().replace(/../g, '%$&')
 }
 
 /** Whether a character that may be escaped tells whether a path matches: `/api%2Fx` is no `/api/x` here. */
@@ -34,7 +28,7 @@ export function dependsOnEscapes(pattern: string): boolean {
 
 function partDependsOnEscapes(pattern: string): boolean {
   const expression = expressionOf(pattern)
-  if (expression === undefined) return /[/:@!$&'()+,;=]/.test(pattern.slice(1))
+  if (expression === undefined) return /[/:@!$&'()+,;=%[\]\\]/.test(pattern.slice(1))
   const inner = expression.replace(/^\^?\//, '').replace(/\\[.~_-]|\(\?\w*:?/g, '')
-  return /[/:@!&',;=.]|\\[SDWs]|\[\^/.test(inner)
+  return /[/:@!&',;=.%]|\\(?:[SDWsx]|\W)|\[\^/.test(inner)
 }

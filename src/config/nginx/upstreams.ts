@@ -1,17 +1,27 @@
 /** Where requests go: `proxy_pass`, and the servers of `upstream`. */
-import { ownValue } from '../../core/structures/own-value.js'
+import { socketPathOf } from '../../http/unix-socket.js'
 import { quote } from '../messages.js'
-import type { Directive, ImportNote } from './directives.js'
+import { type Directive, type ImportNote, pathFrom } from './directives.js'
+import { type Groups, type ImportedGroup, isFaultySocket, timeFrom } from './groups.js'
 import type { Location } from './locations.js'
 import { inherited, type Scopes, settingOf } from './scopes.js'
 
-export interface Target {
+interface ImportedTls {
+  readonly ca?: string
+  readonly servername?: string
+  readonly cert?: string
+  readonly key?: string
+}
+
+export interface Target extends Partial<ImportedGroup> {
+  /** With `servers` that of the first. */
   readonly url: string
   readonly hostHeader: 'preserve' | 'upstream'
   /** As in our file. Absent: as `upstream` has it without. */
   readonly connectTimeout?: string
   readonly responseTimeout?: string
   readonly idleTimeout?: string
+  readonly tls?: ImportedTls
 }
 
 /** What answers requests where nothing is proxied. */
@@ -21,13 +31,16 @@ const ANSWERS = [
 ]
 
 export class Targets {
-  readonly #groups: ReadonlyMap<string, Directive>
+  readonly #groups: Groups
+  /** Names of files start here. */
+  readonly #folder: string
   readonly #notes: ImportNote[]
   /** Why requests go where nginx does not send them. */
   readonly #strays: ImportNote[] = []
 
-  constructor(http: readonly Directive[], notes: ImportNote[]) {
-    this.#groups = new Map(http.flatMap(each => (each.name === 'upstream' ? [[each.args[0]!, each]] : [])))
+  constructor(groups: Groups, folder: string, notes: ImportNote[]) {
+    this.#groups = groups
+    this.#folder = folder
     this.#notes = notes
   }
 
@@ -45,23 +58,34 @@ export class Targets {
       const why = answer === undefined ? 'has no "proxy_pass"' : `has "${answer.name}" and no "proxy_pass"`
       return this.#strayed(answer ?? location, `"${location.title}" ${why}`)
     }
-    const url = this.#urlOf(pass, location)
-    if (url === undefined) return undefined
+    const target = this.#serversOf(pass, location)
+    if (target === undefined) return undefined
     const [connectTimeout, responseTimeout] = ['proxy_connect_timeout', 'proxy_read_timeout'].map(name =>
       this.#timeOf(location, name),
     )
+    const hostHeader = this.#hostHeader(location)
+    const { name, ...there } = target
+    if (hostHeader === 'upstream' && name !== undefined) this.#tellHost(pass, name, there)
+    const tls = target.url.startsWith('https:') ? this.#tlsOf(location, pass, name) : undefined
     return {
-      url,
-      hostHeader: this.#hostHeader(location),
+      ...there,
+      hostHeader,
       ...(connectTimeout !== undefined && { connectTimeout }),
       // nginx waits that long between two reads.
       ...(responseTimeout !== undefined && { responseTimeout, idleTimeout: responseTimeout }),
+      ...(tls && { tls }),
     }
   }
 
+  #tellHost(pass: Directive, name: string, { url, servers = [] }: Pick<Target, 'url' | 'servers'>): void {
+    const own = socketPathOf(url) === undefined ? quote(url.replace(/^\w+:\/\//, '')) : '"localhost"'
+    this.#tell(pass, `nginx sends "Host: ${name}", and shaper ${servers.length > 1 ? 'that of each server' : own}`)
+  }
+
   /** Tells where requests go that nginx does not send to a server that shaper could call. */
-  tellStrays({ url }: Target): void {
-    for (const { place, message } of this.#strays) this.#tell({ place }, `${message}: its requests go to ${quote(url)}`)
+  tellStrays({ url, servers = [] }: Target): void {
+    const there = servers.length > 1 ? `${quote(url)} and ${servers.length - 1} more` : quote(url)
+    for (const { place, message } of this.#strays) this.#tell({ place }, `${message}: its requests go to ${there}`)
   }
 
   #strayed({ place }: Pick<Directive, 'place'>, message: string): undefined {
@@ -71,42 +95,67 @@ export class Targets {
   #timeOf({ scopes }: Pick<Location, 'scopes'>, name: string): string | undefined {
     const [found] = inherited(scopes, name)
     if (found === undefined) return undefined
-    const time = durationOf(found.args[0] ?? '')
+    const time = timeFrom(found.args[0] ?? '')
     if (time === undefined) this.#tell(found, `${name} ${quote(found.args[0])} is no time; left out`)
     return time
   }
 
-  #urlOf(pass: Directive, { prefix, title }: Omit<Location, 'match'>): string | undefined {
-    const [text = ''] = pass.args
-    const [, scheme = '', authority = '', path = ''] = /^(https?):\/\/([^/$]+)(\/[^$]*)?$/.exec(text) ?? []
-    if (scheme === '' || authority.startsWith('unix:')) {
+  /** With the name of their group, if it is one. */
+  #serversOf(
+    pass: Directive,
+    { prefix, title }: Omit<Location, 'match'>,
+  ): (Partial<ImportedGroup> & { url: string; name?: string }) | undefined {
+    const text = (pass.args[0] ?? '').replace(/^\w+:/, scheme => scheme.toLowerCase())
+    const [, scheme = '', authority = '', path = ''] =
+      /^(https?):\/\/(unix:\/[^:$]+)(?::([^$]*))?$/.exec(text) ?? /^(https?):\/\/([^/$]+)(\/[^$]*)?$/.exec(text) ?? []
+    if (scheme === '' || isFaultySocket(scheme, authority)) {
       return this.#strayed(pass, `"${title}" has proxy_pass ${quote(text)}, no server that shaper could call`)
     }
     if (path !== '' && path !== prefix)
       this.#tell(pass, `proxy_pass ${quote(text)} rewrites paths; shaper passes them as they are`)
-    const group = this.#groups.get(authority)
-    if (group === undefined) return `${scheme}://${authority}`
-    const servers = (group.block ?? []).filter(
-      ({ name, args }) => name === 'server' && !args.includes('backup') && !args.includes('down'),
-    )
-    const [first] = servers
-    const address = first?.args[0] ?? ''
-    if (address === '' || address.startsWith('unix:')) {
-      return this.#strayed(
-        pass,
-        `"${title}" goes to "upstream ${authority}", which has no server that shaper could call`,
-      )
+    if (socketPathOf(authority) !== undefined) return { url: authority }
+    if (!this.#groups.has(authority)) return { url: `${scheme}://${authority}` }
+    const group = this.#groups.read(authority, scheme)
+    if (group === undefined) {
+      const why = `"${title}" goes to "upstream ${authority}", which has no server that shaper could call`
+      return this.#strayed(pass, why)
     }
-    for (const backup of (group.block ?? []).filter(({ name, args }) => name === 'server' && args.includes('backup'))) {
-      this.#tell(backup, `the backup ${quote(backup.args[0])} is left out: shaper sends to one server only`)
+    const [first, ...others] = group.servers
+    const { url, ...options } = first!
+    const isPlain = others.length === 0 && Object.keys(options).length === 0
+    return { url, ...(!isPlain && group), name: authority }
+  }
+
+  /** Whom an upstream of https has to be, and who we are. nginx takes any certificate unless it is told to verify it. */
+  #tlsOf({ scopes }: Pick<Location, 'scopes'>, pass: Directive, group: string | undefined): ImportedTls | undefined {
+    const settled = (name: string): string | undefined => {
+      const [found] = inherited(scopes, name)
+      const value = found?.args[0]
+      if (value === undefined || !value.includes('$')) return value
+      this.#tell(found!, `${name} ${quote(value)} depends on the request; left out`)
+      return undefined
     }
-    if (servers.length > 1) {
-      this.#tell(
-        group,
-        `"upstream ${authority}" has ${servers.length} servers: shaper does not balance, the first gets all. Keep nginx behind shaper for it (--upstream)`,
-      )
+    const file = (name: string): string | undefined => {
+      const value = settled(name)
+      return value && pathFrom(this.#folder, value)
     }
-    return `${scheme}://${address}`
+    const [cert, key] = [file('proxy_ssl_certificate'), file('proxy_ssl_certificate_key')]
+    if ((cert === undefined) !== (key === undefined))
+      this.#tell(pass, 'proxy_ssl_certificate and proxy_ssl_certificate_key are left out: one is without the other')
+    const isVerified = settingOf(scopes, 'proxy_ssl_verify') === 'on'
+    const ca = isVerified ? file('proxy_ssl_trusted_certificate') : undefined
+    const servername = settled('proxy_ssl_name') ?? (isVerified ? group : undefined)
+    if (!isVerified) {
+      const message =
+        'without "proxy_ssl_verify on" nginx takes any certificate of the upstream. shaper verifies it: for an authority of your own add "tls": { "ca": "FILE" }'
+      this.#tell(pass, message)
+    }
+    const tls = {
+      ...(ca !== undefined && { ca }),
+      ...(servername !== undefined && { servername }),
+      ...(cert !== undefined && key !== undefined && { cert, key }),
+    }
+    return Object.keys(tls).length === 0 ? undefined : tls
   }
 
   /** nginx sends the name in `proxy_pass` unless it is told another. */
@@ -146,14 +195,4 @@ export function refusalOf(scopes: Scopes): Directive | undefined {
   const [first] = rules.find(each => each.length > 0) ?? []
   const isOptional = settingOf(scopes, 'satisfy') === 'any'
   return first?.name === 'deny' && first.args[0] === 'all' && !isOptional ? first : undefined
-}
-
-const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-/** A time of nginx, e.g. `60` or `1m 30s`, in our words. Undefined: it is none. */
-function durationOf(text: string): string | undefined {
-  if (!/^(?:\d+(?:ms|[smhd])?\s*)+$/.test(text)) return undefined
-  const parts = [...text.matchAll(/(\d+)(ms|[smhd])?/g)]
-  const total = parts.reduce((sum, [, count, unit = 's']) => sum + Number(count) * ownValue(UNITS, unit)!, 0)
-  return total % 1000 === 0 ? `${total / 1000}s` : `${total}ms`
 }

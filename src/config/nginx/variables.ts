@@ -1,8 +1,4 @@
-/**
- * Variables of `geo` and `map`, as cases: under which conditions a text has which value. The first case whose condition holds
- * counts, and the last one has no condition.
- */
-
+/** Variables of `geo` and `map` as cases. The first case whose condition holds counts, and the last one has none. */
 import { METHODS } from 'node:http'
 import { ownValue } from '../../core/structures/own-value.js'
 import { type AddressRange, networkKey, parseRange } from '../../http/matching/address-ranges.js'
@@ -12,7 +8,6 @@ import type { MatchSettings } from '../settings.js'
 import { both, Inexpressible, reachable } from './conditions.js'
 import type { Directive, ImportNote, SourcePlace } from './directives.js'
 import { encodedExpression, encodedPath } from './paths.js'
-import { wildcardsOf } from './wildcards.js'
 
 export interface Case {
   readonly when: MatchSettings
@@ -31,7 +26,6 @@ interface Entry {
 interface Table {
   readonly source: string
   readonly entries: readonly Entry[]
-  /** The value of `default`. */
   readonly fallback: string
   readonly hasHostNames: boolean
   readonly place: SourcePlace
@@ -45,7 +39,6 @@ const REQUEST_VARIABLES: Readonly<Record<string, string>> = {
   binary_remote_addr: 'ip',
   host: 'host',
   http_host: 'host',
-  server_name: 'host',
   request_method: 'method',
   uri: 'path',
   document_uri: 'path',
@@ -60,7 +53,6 @@ export class Variables {
   /** Names that are being read. */
   readonly #open = new Set<string>()
 
-  /** @param http the directives of the block `http` */
   constructor(http: readonly Directive[], notes: ImportNote[]) {
     this.#notes = notes
     for (const each of http) {
@@ -107,6 +99,9 @@ export class Variables {
     const ranges = this.#ranges.get(name)
     if (ranges !== undefined) return this.#ofRanges(ranges)
     const table = this.#tables.get(name)
+    const [, claim] = /^jwt_claim_(\w+)$/.exec(name) ?? []
+    if (claim !== undefined)
+      throw new Inexpressible(`"jwt:${claim}" is its key, and needs "identity", which says how tokens are verified`)
     if (table === undefined) throw new Inexpressible(`shaper does not know $${name}`)
     return this.casesOf(table.source).flatMap(source => {
       if (source.parts.length === 0) return this.#under(source.when, valueFor(table, source.text))
@@ -116,7 +111,6 @@ export class Variables {
     })
   }
 
-  /** The cases of a value, where a condition holds. */
   #under(when: MatchSettings, value: string): Case[] {
     return product([{ when, text: '', parts: [] }], this.casesOf(value))
   }
@@ -127,7 +121,9 @@ export class Variables {
         return this.#conditionsOf(entry, table, part).flatMap(when => this.#under(when, entry.value))
       } catch (error) {
         if (!(error instanceof Inexpressible)) throw error
-        const message = `"map ${table.source}": ${quote(entry.key)} cannot be matched (${error.message}), so it is left out`
+        const isSegment = /^(?:path|target)$/.test(part) && entry.value.includes('$')
+        const instead = isSegment ? '. For a segment of the path write the key "path:N"' : ''
+        const message = `"map ${table.source}": ${quote(entry.key)} cannot be matched (${error.message}), so it is left out${instead}`
         this.#notes.push({ place: entry.place, message })
         return []
       }
@@ -181,7 +177,7 @@ export class Variables {
     if (text.includes('*')) throw new Inexpressible('"*" stands for any text in paths')
     const message = `${quote(text)} is matched with any query; nginx compares $request_uri with its query`
     this.#notes.push({ place, message })
-    return { path: text, normalise: ['case'] as const }
+    return { path: text, normalise: ['case' as const] }
   }
 
   #headersOf(
@@ -243,7 +239,7 @@ function readTable({ name, args, block = [], place }: Directive): Table {
 }
 
 function pathMatching({ source, letters }: Expression): MatchSettings {
-  return { path: `~ ${encodedExpression(source)}`, ...(letters === 'folded' && { normalise: ['case'] as const }) }
+  return { path: `~ ${encodedExpression(source)}`, ...(letters === 'folded' && { normalise: ['case' as const] }) }
 }
 
 function constant(text: string): readonly Case[] {
@@ -295,7 +291,6 @@ function isMask(key: string): boolean {
   return /^\*?\.|\.\*$/.test(key)
 }
 
-/** The value that a table has for a constant. */
 function valueFor({ entries, fallback }: Table, text: string): string {
   const exact = entries.find(({ key }) => key.replace(/^\\/, '').toLowerCase() === text.toLowerCase())
   const found = exact ?? entries.find(({ key }) => key.startsWith('~') && readExpression(key)!.test(text))
@@ -309,11 +304,7 @@ function hostsOf(text: string, expression: Expression | undefined, { hasHostName
   return host.startsWith('.') ? [host.slice(1), `*${host}`] : [host]
 }
 
-/**
- * Ranges with the same value together, so that the first group with an address has the value of its longest range.
- *
- * @param fallback the value of all other addresses
- */
+/** Ranges of one value together, so that the first group with an address has the value of its longest range. */
 function grouped(
   ranges: readonly { range: AddressRange; value: string }[],
   fallback: string,
@@ -338,4 +329,48 @@ function grouped(
   }
   while (groups.at(-1)?.value === fallback) groups.pop()
   return groups.map(group => ({ value: group.value, ip: group.ranges.map(({ text }) => text) }))
+}
+
+const MOST_WILDCARDS = 32
+const PIECE = /\((?:\?:)?([^()]*)\)|\.[*+]\??|\\([^\w\s])|([^\\()[\]{}.*+?^$|])/y
+
+/**
+ * Expands `^(Google|bing)bot` to `Googlebot*`, `bingbot*`: what headers of `match` can say of a regular expression.
+ *
+ * @returns undefined: it takes more than texts, alternatives and `.*`
+ */
+export function wildcardsOf(expression: string): string[] | undefined {
+  // At each `|` outside of groups.
+  const alternatives = expression.match(/(?:\\.|\([^()]*\)|[^|\\(])+/gs) ?? ['']
+  const found = alternatives.map(ofAlternative)
+  const all = found.some(each => each === undefined) ? undefined : found.flatMap(each => each!)
+  return all === undefined || all.length > MOST_WILDCARDS ? undefined : [...new Set(all)]
+}
+
+function ofAlternative(text: string): string[] | undefined {
+  const isAtStart = text.startsWith('^')
+  const isAtEnd = /(?<!\\)\$$/.test(text)
+  const inner = sequence(text.slice(isAtStart ? 1 : 0, isAtEnd ? -1 : undefined))
+  return inner?.map(each => `${isAtStart ? '' : '*'}${each}${isAtEnd ? '' : '*'}`.replace(/\*+/g, '*'))
+}
+
+function sequence(text: string): string[] | undefined {
+  let found = ['']
+  PIECE.lastIndex = 0
+  for (let at = 0; at < text.length; at = PIECE.lastIndex) {
+    PIECE.lastIndex = at
+    const [piece, group, escaped, plain] = PIECE.exec(text) ?? []
+    if (piece === undefined) return undefined
+    const here = group === undefined ? [escaped ?? plain ?? '*'] : group.split('|').map(plainText)
+    if (escaped === '*' || here.some(each => each === undefined)) return undefined
+    found = found.flatMap(before => here.map(each => before + each!))
+    if (found.length > MOST_WILDCARDS) return undefined
+  }
+  return found
+}
+
+/** A text without anything special in it. */
+function plainText(text: string): string | undefined {
+  const plain = text.replace(/\\([^\w\s*])/g, '$1')
+  return /[()[\]{}*+?^$|\\]/.test(plain) || /(?<!\\)\./.test(text) ? undefined : plain
 }

@@ -1,17 +1,15 @@
-/**
- * Every directive is in one of three classes: imported, harmless (it tunes nginx itself), or told. One that is in none of the
- * lists here, as that of a module nobody knows, is told.
- */
+/** A directive is imported, harmless (it tunes nginx itself), or told, as is one that is in no list here. */
+import { ownValue } from '../../core/structures/own-value.js'
 import { quote } from '../messages.js'
 import type { Directive, ImportNote } from './directives.js'
 import { refusalOf } from './upstreams.js'
 
-/** Read by the other files of this folder. */
 const IMPORTED = words(`
   http server location listen server_name ssl ssl_certificate ssl_certificate_key internal try_files return upstream
   limit_req_zone limit_req limit_req_status limit_req_dry_run limit_conn_zone limit_conn limit_conn_status limit_conn_dry_run
   limit_zone geo map set_real_ip_from real_ip_header real_ip_recursive proxy_pass proxy_connect_timeout proxy_read_timeout
-  fastcgi_pass uwsgi_pass scgi_pass grpc_pass memcached_pass root alias index stub_status empty_gif`)
+  proxy_ssl_certificate proxy_ssl_certificate_key proxy_ssl_trusted_certificate proxy_ssl_verify proxy_ssl_name
+  http2 fastcgi_pass uwsgi_pass scgi_pass grpc_pass memcached_pass root alias index stub_status empty_gif`)
 
 /** What has no effect on which requests get through, on how they are forwarded, or on their answers. */
 const HARMLESS = words(`
@@ -41,13 +39,26 @@ const HARMLESS = words(`
 const GUARDS =
   /^(?:allow|deny|satisfy|limit_except|auth_|secure_link|valid_referers|referer_|modsecurity|sec_rule|naxsi|SecRules|BasicRule|CheckRule|access_by_lua|rewrite_by_lua|js_access|perl$|oidc_|ssl_(?:verify|client_certificate|trusted_certificate|crl|ocsp|protocols|ciphers|conf_command|reject_handshake)|proxy_ssl_(?:verify|trusted|crl|certificate|name)|proxy_pass_request_|merge_slashes|underscores_in_headers|ignore_invalid_headers|geoip)/
 
-/** nginx sends these itself, or shaper does. Host is imported. */
-const SENT = words('host connection upgrade x-forwarded-for x-forwarded-proto x-forwarded-host')
+/** What shaper sends as well, by the name of the header. Host is imported. */
+const SENT: Readonly<Record<string, RegExp>> = {
+  host: /^/,
+  connection: /^/,
+  upgrade: /^/,
+  'x-forwarded-for': /^\$proxy_add_x_forwarded_for$/,
+  'x-forwarded-proto': /^\$scheme$/,
+  'x-forwarded-host': /^\$(?:http_)?host$/,
+}
 
-const OF_UPSTREAM_SERVER = /^(?:weight|max_fails|fail_timeout|max_conns|slow_start)=/
-const OF_UPSTREAM_HARMLESS = words('server zone keepalive_requests keepalive_timeout keepalive_time')
-const OF_LISTEN = /^(?:http2|quic)$/
-
+const OF_UPSTREAM_SERVER = /^(?:backup|down|(?:weight|max_fails|fail_timeout|max_conns)=)/
+const OF_UPSTREAM = words(
+  'server least_conn ip_hash hash random zone keepalive_requests keepalive_timeout keepalive_time',
+)
+/** What shaper does by itself in place of a directive. */
+const INSTEAD: Readonly<Record<string, string>> = {
+  keepalive: 'shaper keeps idle connections for "keepAlive", 4s, and no more than it has needed',
+  proxy_next_upstream:
+    'a request that cannot connect goes to another server at once, and an idempotent one that failed is sent again in a slot of its own. To send requests again after an answer, add e.g. "retry": { "status": [503] }',
+}
 /** Blocks that hold data, or that are told as a whole. */
 const CLOSED = words('map geo split_clients types match events if stream mail')
 
@@ -55,17 +66,17 @@ function words(text: string): ReadonlySet<string> {
   return new Set(text.trim().split(/\s+/))
 }
 
-/** One note for each name: where a file has it first. */
+/** One note for each name: where a file has it first, and for what refuses requests where each block has it first. */
 export function notesOfOthers(directives: readonly Directive[]): ImportNote[] {
   const first = new Map<string, ImportNote>()
-  const enter = (directive: Directive, outer: string): void => {
-    for (const note of notesOf(directive, outer)) {
-      const id = JSON.stringify([note.place.file, note.message])
+  const enter = (directive: Directive, outer?: Directive): void => {
+    for (const note of notesOf(directive, outer?.name ?? '')) {
+      const id = JSON.stringify([note.place.file, note.message, note.isFirst && outer?.place])
       if (!first.has(id)) first.set(id, note)
     }
-    for (const each of insideOf(directive)) enter(each, directive.name)
+    for (const each of insideOf(directive)) enter(each, directive)
   }
-  for (const each of directives) enter(each, '')
+  for (const each of directives) enter(each)
   return [...first.values()]
 }
 
@@ -74,7 +85,8 @@ function notesOf(directive: Directive, outer: string): ImportNote[] {
   const isGuard = GUARDS.test(name) || isRefusal(directive)
   const why = isGuard ? 'what nginx refuses by it gets through here' : 'shaper has nothing like it'
   return namesOf(directive, outer).map(each => {
-    const message = `${quote(each)} is not imported: ${why}. Keep nginx behind shaper for it (--upstream)`
+    const instead = ownValue(INSTEAD, each)
+    const message = `${quote(each)} is not imported: ${instead ?? `${why}. Keep nginx behind shaper for it (--upstream)`}`
     return { place, message, ...(isGuard && { isFirst: true }) }
   })
 }
@@ -92,17 +104,27 @@ function isRefusal({ name, block = [] }: Directive): boolean {
 
 /** What of a directive is not imported. */
 function namesOf({ name, args }: Directive, outer: string): string[] {
-  if (name === 'listen') return args.filter(each => OF_LISTEN.test(each)).map(each => `listen ... ${each}`)
+  if (name === 'listen') return args.includes('quic') ? ['listen ... quic'] : []
   if (outer === 'upstream') {
     if (name === 'server') {
-      return args.filter(each => OF_UPSTREAM_SERVER.test(each)).map(each => each.replace(/=.*/, ''))
+      return args
+        .slice(1)
+        .filter(each => !OF_UPSTREAM_SERVER.test(each))
+        .map(each => each.replace(/=.*/, ''))
     }
-    return OF_UPSTREAM_HARMLESS.has(name) ? [] : [name]
+    return OF_UPSTREAM.has(name) ? [] : [name]
   }
-  if (name === 'proxy_set_header') return SENT.has(args[0]?.toLowerCase() ?? '') ? [] : [`${name} ${args[0]}`]
+  if (name === 'proxy_set_header') return namesOfHeader(args).map(each => `${name} ${each}`)
+  if (name === 'location' && !/^(?:server|location)$/.test(outer)) return [`location ${args.join(' ')}`]
   // The protocols of answers that no location here gives: each such location is told.
   if (/^(?:fastcgi|uwsgi|scgi|grpc|memcached)_/.test(name)) return []
   return IMPORTED.has(name) || HARMLESS.has(name) ? [] : [name]
+}
+
+function namesOfHeader([header = '', value = '']: readonly string[]): string[] {
+  const sent = ownValue(SENT, header.toLowerCase())
+  if (sent === undefined) return [header]
+  return sent.test(value) ? [] : [`${header} ${value === '' ? '""' : value}`]
 }
 
 /** Tells of limits that nginx has itself where it stays behind. */

@@ -3,7 +3,6 @@ import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 
 export type Environment = Readonly<Record<string, string | undefined>>
-
 /** What is left of a variable without braces, e.g. `$HOST`. */
 const BARE = /\$([A-Z]\w*)/
 
@@ -13,10 +12,7 @@ interface Substituted {
   readonly warnings: Finding[]
 }
 
-/**
- * Replaces every `${NAME}` inside a string by that environment variable. An unset variable is a finding, as is `$NAME`: where it may
- * be meant as text, a warning.
- */
+/** Replaces `${NAME}`. An unset variable is a finding, as is `$NAME`: where it may be meant as text, a warning. */
 export function substitute(raw: unknown, env: Environment): Substituted {
   const findings: Finding[] = []
   const warnings: Finding[] = []

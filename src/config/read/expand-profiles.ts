@@ -8,7 +8,6 @@ import { type Profile, type ProfileName, profileBuckets, profiles } from '../pro
 
 /** How long a queue of a profile's bucket may get, in ms. It is ours, not the provider's. */
 const LONGEST_QUEUE = 30_000
-
 type FileObject = Record<string, unknown>
 
 /** @param file as written, with variables replaced and flags merged; not changed */

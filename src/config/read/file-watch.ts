@@ -4,7 +4,6 @@ import { digestOfFile } from '../checks/readable-files.js'
 
 /** How long to wait for further changes, in ms: editors and deployments write in several steps. */
 const SETTLE_MS = 100
-
 /** How often to read the files besides, in ms: a change behind a symbolic link raises no event. */
 const POLL_MS = 2_000
 
@@ -14,17 +13,13 @@ export interface FileWatch {
   close(): void
 }
 
-/** A file, and the digest of what was read of it. */
 export interface ReadFile {
   readonly file: string
   readonly digest: string
 }
 
-/** What a watch cannot do. */
 export interface WatchFaults {
-  /** Called for a directory that cannot be watched. */
   unwatched(directory: string, error: Error): void
-  /** Called once for a file that cannot be read any more. */
   missing(file: string): void
 }
 
@@ -72,11 +67,6 @@ export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch 
     if (isChanged) changed()
   }
 
-  function forget(file: string): void {
-    lastDigests.delete(file)
-    missed.delete(file)
-  }
-
   function watchDirectory(directory: string): void {
     try {
       const watcher = watch(directory, (_event, name) => {
@@ -103,7 +93,11 @@ export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch 
 
   return {
     watch(files) {
-      for (const known of lastDigests.keys()) if (!files.some(({ file }) => file === known)) forget(known)
+      for (const known of lastDigests.keys()) {
+        if (files.some(({ file }) => file === known)) continue
+        lastDigests.delete(known)
+        missed.delete(known)
+      }
       for (const { file, digest } of files) if (!lastDigests.has(file)) lastDigests.set(file, digest)
       watchDirectories(new Set(files.map(({ file }) => dirname(file))))
       compareSoon()

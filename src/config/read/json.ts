@@ -91,7 +91,6 @@ function visitorFor(open: Open[], findings: Finding[]): Parameters<typeof visit>
 const BAD_STRING = 'this string does not end on its line, or has a bad escape'
 const WORD = 'a word without quotes'
 
-/** What is wrong, by the names of jsonc-parser. */
 const FAULTS: Readonly<Record<string, string>> = {
   UnexpectedEndOfString: BAD_STRING,
   InvalidEscapeCharacter: BAD_STRING,
@@ -119,7 +118,6 @@ function describe({ name }: SyntaxFault, rest: string, open: readonly Open[]): s
   return ownValue(FAULTS, name) ?? `expected ${ownValue(EXPECTED, name) ?? `"," or ${end}`}, ${found}`
 }
 
-/** What is wrong with a text that is no token of JSON. */
 function strayText(rest: string): string {
   if (rest.startsWith("'")) return 'strings take double quotes'
   const kind = kindOf(rest)

@@ -1,81 +1,67 @@
 /** Turns a valid file into the effective configuration: names become objects, and defaults are filled in. */
-import type * as z from 'zod'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
-import { DEFAULT_PRIORITY } from '../../core/priority.js'
-import { ANY_RATE, capacityOf } from '../derived/default-capacity.js'
-import { EGRESS } from '../derived/egress-routes.js'
-import { GATE } from '../schema/address.js'
+import { ANY_RATE, capacityOf, QUOTA_RATE } from '../derived/default-capacity.js'
+import { DEFAULT_SPREAD, LENGTHS, PACE } from '../periods.js'
+import { EGRESS, GATE } from '../schema/address.js'
 import { slowest } from '../schema/rates.js'
-import type { file } from '../schema/schema.js'
-import type { BucketSettings, ConfigMode, MatchSettings, RouteSettings, Settings } from '../settings.js'
+import { route as routeSchema } from '../schema/routes.js'
+import type { File } from '../schema/schema.js'
+import type { BucketSettings, ConfigMode, LimitsSource, MatchSettings, RouteSettings, Settings } from '../settings.js'
 
-type File = z.output<typeof file>
 type Bucket = File['buckets'][string]
 type Tier = NonNullable<Bucket['tiers']>[number]
 type Route = NonNullable<File['routes']>[number]
-
 type PageOfRoute = Pick<RouteSettings, 'waitingPage'>
-
 const LONGEST_NAME = 64
 
-/**
- * @param valid a file that passed the schema and every cross check
- * @param mode where requests go: to upstreams, or where they say
- */
+/** @param valid a file that passed the schema and every cross check */
 export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
-  const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
-  const routes: readonly Route[] = valid.routes ?? [
-    {
-      name: 'default',
-      match: {},
-      mode: 'shape',
-      cost: { kind: 'fixed', cost: 1 },
-      patience: 'auto',
-      priority: DEFAULT_PRIORITY,
-      dryRun: false,
-      refuse: false,
-      explain: false,
-      coalesce: false,
-      appointments: false,
-    },
-  ]
+  const buckets = Object.entries(valid.buckets).flatMap(([name, bucket]) => {
+    const resolved = resolveBucket(name, bucket)
+    return bucket.quota?.spread ? [resolved, pacerOf(resolved, bucket.capacity ?? DEFAULT_SPREAD)] : [resolved]
+  })
+  const routes: readonly Route[] = valid.routes ?? [routeSchema.parse({ name: 'default' })]
   const names = routeNames(routes)
-  const { listen, store, trustProxy, limits, admin, ticketKeys, accessLog, dryRun, headers, pacing } = valid
-  const { upstream, ...egress } = (mode === 'egress' && valid.egress) || { upstream: undefined }
+  const { $schema: _schema, upstream: _upstream, egress: ofFile, waitingPage: _waitingPage, store, ...rest } = valid
+  const { upstream, ...egress } = (mode === 'egress' && ofFile) || { upstream: undefined }
   return {
-    listen,
-    store,
-    trustProxy,
+    ...rest,
+    ...(typeof store === 'object' && store.type === 'memory'
+      ? { store: 'memory', ...(store.file !== undefined && { levelsFile: store.file }) }
+      : { store }),
     buckets,
     routes: routes.map((route, index) =>
       resolveRoute(upstream === undefined ? route : { ...route, upstream }, names[index]!, buckets, valid),
     ),
-    limits,
-    dryRun,
-    headers,
-    pacing,
-    ...(admin && { admin }),
-    ...(ticketKeys && { ticketKeys }),
     ...('allow' in egress && { egress }),
-    accessLog,
   }
 }
 
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
-  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, grace, tiers = [] } = bucket
+  const {
+    key,
+    status,
+    overflow,
+    blockFor,
+    weight,
+    maxDelay,
+    timeZone,
+    minShare,
+    grace,
+    quota,
+    tiers = [],
+    limits: outside,
+  } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
     const rates = tier?.rate ?? bucket.rate
-    const rate = slowest(rates ?? ANY_RATE)
     const burst = tier?.burst ?? bucket.burst
     const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
       name,
       ...(tier && { tier: tier.name }),
-      rate,
-      capacity:
-        rates === undefined
-          ? Infinity
-          : capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst }),
+      ...(quota === undefined
+        ? rateAndCapacity(rates, { capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst })
+        : { rate: QUOTA_RATE, capacity: tier?.quota ?? quota.limit }),
       ...(burst !== undefined && { burst }),
       overflow,
       minShare,
@@ -96,6 +82,7 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
     limits,
     ...scheduleOf(bucket.rate),
     ...(timeZone !== undefined && { timeZone }),
+    ...(quota && { quota: { per: quota.per, timeZone: quota.timeZone, spread: quota.spread } }),
     rate: limits.rate,
     capacity: limits.capacity,
     tiers: tiers.map(tier => ({
@@ -107,30 +94,61 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       ...weightOf(tier.weight ?? weight),
       ...(tier.priority !== undefined && { priority: tier.priority }),
     })),
+    ...(outside && {
+      outside: {
+        source: sourceOf(outside),
+        ...(bucket.capacity !== undefined && { capacity: bucket.capacity }),
+        ...(maxDelay !== undefined && { maxDelay }),
+      },
+    }),
   }
 }
 
+/** The bucket that paces a quota. What single keys have of their own is in the quota. */
+function pacerOf(
+  { quota, limits, tiers, outside: _outside, ...bucket }: BucketSettings,
+  capacity: number,
+): BucketSettings {
+  const name = bucket.name + PACE
+  const paced = (own: BucketLimits): BucketLimits => {
+    return { ...own, name, rate: own.capacity / LENGTHS[quota!.per], capacity, paces: true }
+  }
+  const own = paced(limits)
+  const ofTiers = tiers.map(tier => ({ ...tier, limits: paced(tier.limits) }))
+  return { ...bucket, name, limits: own, rate: own.rate, capacity, tiers: ofTiers, paces: true }
+}
+
+function rateAndCapacity(
+  rates: Bucket['rate'] | undefined,
+  others: Omit<Parameters<typeof capacityOf>[0], 'rate'>,
+): Pick<BucketLimits, 'rate' | 'capacity'> {
+  if (rates === undefined) return { rate: ANY_RATE, capacity: Infinity }
+  const rate = slowest(rates)
+  return { rate, capacity: capacityOf({ rate, ...others }) }
+}
+
+/** ms */
+const REFRESH = 30_000
+
+function sourceOf({ file, postgres, refresh = REFRESH, channel }: NonNullable<Bucket['limits']>): LimitsSource {
+  if (file !== undefined) return { file }
+  return { postgres: postgres!, refresh, ...(channel !== undefined && { channel }) }
+}
+
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
-  const { match, mode, cost, maxWait = Infinity, patience, priority } = route
-  const all = mode === 'off' ? [] : buckets
+  const { maxWait = Infinity, waitingPage: _waitingPage, gate = {}, ...rest } = route
   const upstream = (route.upstream ?? valid.upstream)!
   return {
+    ...rest,
     name,
-    match,
-    mode,
-    buckets: route.buckets?.map(each => buckets.find(bucket => bucket.name === each)!) ?? all,
-    cost,
+    buckets:
+      route.buckets?.flatMap(each => buckets.filter(({ name }) => name === each || name === each + PACE)) ??
+      (route.mode === 'off' ? [] : buckets),
     maxWait,
-    patience,
-    priority,
     dryRun: valid.dryRun || route.dryRun,
-    refuse: route.refuse,
-    explain: route.explain,
-    coalesce: route.coalesce,
-    appointments: route.appointments,
     ...pageOf(route, valid, upstream.url),
     headers: valid.headers,
-    ...(upstream.url === GATE && { gate: route.gate ?? {} }),
+    ...(upstream.url === GATE && { gate }),
     upstream,
   }
 }

@@ -2,8 +2,8 @@ import { isDeepStrictEqual } from 'node:util'
 import type { Settings } from '../settings.js'
 import { effective } from './effective-config.js'
 
-/** Values that may be credentials: keys of tiers and values of headers. */
-const SECRET = /\.tiers\[.*\]\.(keys|header)\b|\.match\.header\b/
+/** Values that may be credentials: keys of tiers, values of headers, and URLs. */
+const SECRET = /\.tiers\[.*\]\.(keys|header)\b|\.match\.header\b|\.limits\.postgres\.url\b/
 
 /** One line for each difference between two configurations, e.g. `buckets.client.rate: 10/s -> 5/s`. */
 export function changes(before: Settings, after: Settings): string[] {
@@ -27,6 +27,7 @@ export function changes(before: Settings, after: Settings): string[] {
   }
   const secrets: [path: string, text: string, was: unknown, is: unknown][] = [
     ['admin.token', 'another token', before.admin?.token, after.admin?.token],
+    ['identity.jwt.secret', 'another secret', before.identity?.jwt.secret, after.identity?.jwt.secret],
     ['ticketKeys', 'other keys', before.ticketKeys, after.ticketKeys],
     ['store', 'another password', before.store, after.store],
   ]
@@ -37,14 +38,18 @@ export function changes(before: Settings, after: Settings): string[] {
   return lines
 }
 
-function kindOf({ store }: Settings): string {
-  return store === 'memory' ? store : store.type
+function kindOf({ store, levelsFile }: Settings): string {
+  if (store !== 'memory') return store.type
+  return levelsFile === undefined ? store : `memory, kept in ${levelsFile}`
 }
 
 /** Values by path. A rate is one value, also as a list by the time of day. List entries go by name, so that a removed route does not change the paths of those after it. */
 function flatten(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
   if (Array.isArray(value)) {
-    if (path.endsWith('.rate')) return found.set(path, value.map(formatEntry).join(', '))
+    if (path.endsWith('.rate')) {
+      const entries = value.map(({ from, to, rate }) => (from === undefined ? rate : `${rate} from ${from} to ${to}`))
+      return found.set(path, entries.join(', '))
+    }
     if (value.every(item => typeof item !== 'object' || item === null)) return found.set(path, value.join(', '))
     for (const [index, item] of value.entries()) {
       const { name = index } = item as { name?: string }
@@ -55,9 +60,4 @@ function flatten(value: unknown, path = '', found = new Map<string, string>()): 
   if (typeof value !== 'object' || value === null) return found.set(path, String(value))
   for (const [key, inner] of Object.entries(value)) flatten(inner, path === '' ? key : `${path}.${key}`, found)
   return found
-}
-
-/** `50/s from 22:00 to 06:00` */
-function formatEntry({ from, to, rate }: { from?: string; to?: string; rate: string }): string {
-  return from === undefined ? rate : `${rate} from ${from} to ${to}`
 }

@@ -1,13 +1,12 @@
 /** `upstream.adapt`: the targets that the rate of an upstream adapts to. */
 import * as z from 'zod'
+import type { AdaptiveTargets } from '../../core/adaptive/adaptive-rate.js'
 import { wants } from '../messages.js'
-import type { AdaptSettings } from '../settings.js'
-import { object, rate, timeout } from './values.js'
+import { object, rate, read, report, timeout } from './values.js'
 
 const REMEDY = 'use e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" }, "errors": 0.02 }'
 const LATENCY = 'use e.g. { "p90": "800ms" }'
 const SHARE = 'use a number above 0 and below 1, e.g. 0.02'
-
 const percentile = timeout.exactOptional()
 
 const latency = object(
@@ -28,7 +27,7 @@ const latency = object(
 
 const shareError = wants('a part of the requests', SHARE)
 
-export const adapt = object(
+const targets = object(
   {
     min: rate.describe('The rate never falls below this, e.g. "5/s".'),
     max: rate.describe('The rate never climbs above this, e.g. "200/s".'),
@@ -45,17 +44,21 @@ export const adapt = object(
   },
   'the targets of an adaptive rate',
   REMEDY,
+).superRefine(({ min, max, start = min }, ctx) => {
+  if (min > max) report(ctx, 'max', 'it is below "min"; raise it, or lower that one')
+  else if (start < min || start > max)
+    report(ctx, 'start', 'it is not between "min" and "max"; leave it out to start at "min"')
+})
+
+export const adapt = read(
+  targets,
+  ({ start, latency, ...given }): AdaptiveTargets => {
+    const [[name, ms] = []] = Object.entries(latency ?? {})
+    const part = name === undefined ? 0 : Number(name.slice(1)) / 100
+    return { ...given, start: start ?? given.min, ...(ms !== undefined && { latency: { part, ms } }) }
+  },
+  ({ latency, ...given }) => ({
+    ...given,
+    ...(latency && { latency: { [`p${Math.round(latency.part * 100)}`]: latency.ms } }),
+  }),
 )
-  .superRefine(({ min, max, start = min }, ctx) => {
-    const report = (at: string, message: string) =>
-      ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
-    if (min > max) report('max', 'it is below "min"; raise it, or lower that one')
-    else if (start < min || start > max)
-      report('start', 'it is not between "min" and "max"; leave it out to start at "min"')
-  })
-  .transform(({ min, max, start = min, latency, errors }): AdaptSettings => {
-    const [target] = Object.entries(latency ?? {})
-    if (target === undefined) return { min, max, start, errors }
-    const [name, ms] = target
-    return { min, max, start, latency: { part: Number(name.slice(1)) / 100, ms }, errors }
-  })

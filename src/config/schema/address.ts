@@ -2,36 +2,59 @@
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
 import { readAuthority } from '../../http/authority.js'
+import { faultOfSocketPath, socketPathOf } from '../../http/unix-socket.js'
 import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
-import type { Listen } from '../settings.js'
-import { flag, object, read, text, whole } from './values.js'
+import { flag, NOT_THIS_FORM, object, read, report, text, whole } from './values.js'
 
-/** Where to listen when the file does not say. */
 export const DEFAULT_LISTEN = '127.0.0.1:8080'
-
 /** The URL of an upstream that stands for the proxy that asks. */
 export const GATE = 'gate:'
-
+/** The URL of an upstream that stands for all allowed origins. */
+export const EGRESS = 'egress:'
 /** Upstreams that shaper is itself. */
 export const BUILT_IN: readonly string[] = ['echo:', GATE]
-
 const DEFAULT_HOST = '127.0.0.1'
-const LISTEN_PORT = 8080
+export const LISTEN_PORT = 8080
 const ADMIN_PORT = 9090
-const GRPC_PORT = 50_051
 const MOST_PORT = 65_535
-const useAddress = (port: number) => `use e.g. "127.0.0.1:${port}", "[::1]:${port}"`
+const EXAMPLE_SOCKET = '"unix:/run/shaper.sock"'
+const useAddress = (port: number) => `use e.g. "127.0.0.1:${port}", "[::1]:${port}" or ${EXAMPLE_SOCKET}`
 const noSuchPort = (shown: string, more = '') => `${shown} has no such port; ports go from 1 to ${MOST_PORT}${more}`
 const LISTEN = useAddress(LISTEN_PORT)
+/** As FileDescriptorName= of systemd. */
+const SOCKET_NAME = /^[^:\p{Cc}]{1,255}$/u
+const NO_SOCKET_NAME =
+  'does not name a socket of systemd; write "systemd:NAME" with its FileDescriptorName=, or "systemd" for all'
 const RANGES = ['loopback', 'linklocal', 'uniquelocal']
 
-/**
- * Reads `"host:port"`, `"[::1]:8080"`, `":8080"` or `"8080"`. The default host is 127.0.0.1.
- *
- * @param example the port that messages propose
- * @throws RangeError
- */
-export function parseListen(value: string, example = LISTEN_PORT): { host: string; port: number } {
+/** Where to listen: an address of TCP, the path of a Unix socket, or a socket that systemd gives. */
+export type ListenAddress =
+  | {
+      /** Without the brackets of an IPv6 address. */
+      host: string
+      /** 0: any free port. */
+      port: number
+    }
+  | { path: string }
+  | {
+      /** The name of the socket. Empty: all that no other listener names. */
+      systemd: string
+      /** The file descriptor. Undefined: it is asked for at the start. */
+      fd?: number
+    }
+
+/** `"host:port"`, `"[::1]:8080"`, `":8080"`, `"8080"`, `"unix:/path"`, `"systemd"` or `"systemd:NAME"`. @param example a port for messages. @throws RangeError */
+export function parseListen(value: string, example = LISTEN_PORT): ListenAddress {
+  const path = socketPathOf(value)
+  if (path !== undefined) {
+    checkSocket(value, path)
+    return { path }
+  }
+  const [, systemd, colon, name = ''] = /^(systemd)(?:(:)(.*))?$/s.exec(value) ?? []
+  if (systemd !== undefined) {
+    if (colon !== undefined && !SOCKET_NAME.test(name)) throw new RangeError(`${quote(value)} ${NO_SOCKET_NAME}`)
+    return { systemd: name }
+  }
   const [, v6, v4, digits] = /^(?:\[([^\]]*)\]:|([^:[\]]*):)?(\d+)$/.exec(value) ?? []
   const host = v6 ?? (v4 || DEFAULT_HOST)
   if (digits === undefined) throw new RangeError(listenFault(value, example))
@@ -51,27 +74,35 @@ function isHostName(value: string): boolean {
   return !value.includes(':') && !isIPv4(value) && readAuthority(value) !== undefined
 }
 
-/** Whether only this machine can reach a host. */
-export function isLoopback(host: string): boolean {
+/** Whether certainly only programs of this machine can connect. */
+export function isLocal(address: ListenAddress): boolean {
+  if ('systemd' in address) return false
+  if ('path' in address) return true
+  const { host } = address
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 
-/** The inverse of `parseListen`. */
-export function formatListen({ host, port }: { host: string; port: number }): string {
+export function formatListen(address: ListenAddress): string {
+  if ('path' in address) return `unix:${address.path}`
+  if ('systemd' in address) return address.systemd === '' ? 'systemd' : `systemd:${address.systemd}`
+  const { host, port } = address
   return isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`
 }
 
-/**
- * Reads an upstream's URL down to its origin, `"http://host:port"`, `"echo:"` or `"gate:"`.
- *
- * @throws RangeError with the reason, without the credentials of the URL
- */
+/** Down to its origin: `"http://host:port"`, `"unix:/path"`, `"echo:"` or `"gate:"`. @throws RangeError without credentials of the URL */
 export function parseUpstreamUrl(value: string): string {
   if (BUILT_IN.includes(value)) return value
+  const path = socketPathOf(value)
+  if (path !== undefined) {
+    checkSocket(value, path)
+    return value
+  }
   const shown = quoteUrl(value)
+  const [, socket] = /^https?:\/\/unix:([^:]*)/i.exec(value) ?? []
+  if (socket !== undefined) throw new RangeError(`${shown} is how nginx writes it; write "unix:${socket}"`)
   const url = URL.canParse(value) ? new URL(value) : undefined
   const [, port] = /^https?:\/\/[^/?#]*:(\d+)(?:[/?#]|$)/i.exec(value) ?? []
-  if (port !== undefined && !isPort(Number(port))) throw new RangeError(noSuchPort(shown))
+  if (Number(port) === 0 || Number(port) > MOST_PORT) throw new RangeError(noSuchPort(shown))
   if (!url || !/^https?:\/\//i.test(value)) {
     const near = !value.includes('://') && /^[\w.-]+(:\d+)?$/.test(value) ? `; write "http://${value}"` : undefined
     throw new RangeError(
@@ -81,8 +112,10 @@ export function parseUpstreamUrl(value: string): string {
   return originOf(url, value)
 }
 
-function isPort(port: number): boolean {
-  return port > 0 && port <= MOST_PORT
+/** @throws RangeError */
+function checkSocket(value: string, path: string): void {
+  const fault = faultOfSocketPath(path)
+  if (fault !== undefined) throw new RangeError(`${quote(value)} ${fault}`)
 }
 
 /** @throws RangeError: the URL has more than an origin, or no host */
@@ -124,43 +157,140 @@ const wantsAddress = (remedy: string) => (refused: RefusedValue) => {
   return `${input} is a number, and an address is a text; write "${DEFAULT_HOST}:${input}"`
 }
 const addressText = (port: number) =>
-  read(z.string({ error: wantsAddress(useAddress(port)) }), value => parseListen(value, port))
+  read(z.string({ error: wantsAddress(useAddress(port)) }), value => parseListen(value, port), formatListen)
 const listenText = addressText(LISTEN_PORT)
 const file = (what: string) => text(`the path of ${what}`, 'use e.g. "/etc/shaper/tls.pem"')
 
+const trusted = read(z.string({ error: wants('an address', 'use e.g. "10.0.0.0/8", "loopback"') }), parseTrusted)
+const BALANCERS = 'use the addresses of what is in front, e.g. ["10.0.0.0/8"]'
+const LISTEN_OBJECT = '{ "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }'
+const MODE_REMEDY = 'use e.g. "0660"'
+const mode = read(
+  z.string({ error: wants('the mode of a file', MODE_REMEDY) }),
+  value => {
+    if (!/^0?[0-7]{3}$/.test(value)) throw new RangeError(`${quote(value)} is not the mode of a file; ${MODE_REMEDY}`)
+    return Number.parseInt(value, 8)
+  },
+  bits => `0${bits.toString(8).padStart(3, '0')}`,
+)
+
+const socketMode = mode
+  .exactOptional()
+  .describe('Who may connect to a Unix socket, e.g. "0660"; as the umask says when absent.')
+
+function checkMode(given: number | undefined, address: ListenAddress, ctx: Parameters<typeof report>[0]): void {
+  if (given === undefined || 'path' in address) return
+  const fault = 'host' in address ? 'only a Unix socket has a mode' : 'systemd makes the socket, with its SocketMode='
+  report(ctx, 'mode', `${fault}; remove it`)
+}
+
+/** Said of a Unix socket with `proxyProtocol`. */
+export const NO_PEER_ADDRESS = 'peers on a Unix socket have no address; remove it, or listen on an address'
+
 const listenObject = object(
   {
-    address: listenText.describe('Where to listen, e.g. "0.0.0.0:8443".'),
+    address: listenText.describe('Where to listen, e.g. "0.0.0.0:8443", "unix:/run/shaper.sock" or "systemd".'),
+    mode: socketMode,
     tls: object(
       {
         cert: file('a certificate').describe('PEM file of the certificate chain, e.g. "/etc/shaper/cert.pem".'),
         key: file('a private key').describe('PEM file of the private key, e.g. "/etc/shaper/key.pem".'),
+        clientCa: file('a CA file')
+          .exactOptional()
+          .describe('PEM file of the authorities whose certificate each client needs, e.g. "/etc/shaper/clients.pem".'),
       },
       'an object',
       'use { "cert": "FILE", "key": "FILE" }',
     )
       .exactOptional()
       .describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
-    grpc: addressText(GRPC_PORT)
+    proxyProtocol: z
+      .array(trusted, { error: wants('a list of addresses', BALANCERS) })
+      .min(1, { error: `the list is empty; ${BALANCERS}` })
       .exactOptional()
-      .describe('Where routes with "upstream": "gate:" are asked by gRPC, as Envoy does, e.g. "127.0.0.1:50051".'),
+      .describe('Who has to begin each connection with a PROXY header, e.g. ["10.0.0.0/8"].'),
   },
   'an object',
-  'use { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
+  `use ${LISTEN_OBJECT}`,
+).superRefine(({ address, mode: given, proxyProtocol }, ctx) => {
+  checkMode(given, address, ctx)
+  if (proxyProtocol !== undefined && 'path' in address) report(ctx, 'proxyProtocol', NO_PEER_ADDRESS)
+})
+
+const adminAddress = addressText(ADMIN_PORT)
+const adminObject = object(
+  {
+    address: adminAddress.describe('Where to listen, e.g. "127.0.0.1:9090" or "unix:/run/shaper-admin.sock".'),
+    mode: socketMode,
+  },
+  'an object',
+  'use { "address": "unix:/run/shaper-admin.sock", "mode": "0660" }',
+).superRefine(({ address, mode: given }, ctx) => checkMode(given, address, ctx))
+
+type AdminListen = ListenAddress & { mode?: number }
+
+/** Where the admin server listens. */
+export const adminListen = z.union(
+  [
+    read(
+      adminAddress,
+      (address): AdminListen => address,
+      ({ mode: given, ...address }) => {
+        if (given !== undefined) throw NOT_THIS_FORM
+        return address
+      },
+    ),
+    read(
+      adminObject,
+      ({ address, ...rest }): AdminListen => ({ ...address, ...rest }),
+      ({ mode: given, ...address }) => ({ address, ...(given !== undefined && { mode: given }) }),
+    ),
+  ],
+  { error: wantsAddress(useAddress(ADMIN_PORT)) },
 )
 
-export const adminAddress = addressText(ADMIN_PORT)
+type Listen = ListenAddress & {
+  mode?: number
+  tls?: { cert: string; key: string; clientCa?: string }
+  proxyProtocol?: string[]
+}
+
+const plainListen = read(
+  listenText,
+  (address): Listen => address,
+  ({ mode: given, tls, proxyProtocol, ...address }) => {
+    if (given !== undefined || tls !== undefined || proxyProtocol !== undefined) throw NOT_THIS_FORM
+    return address
+  },
+)
+const fullListen = read(
+  listenObject,
+  ({ address, ...rest }): Listen => ({ ...address, ...rest }),
+  ({ mode: given, tls, proxyProtocol, ...address }) => ({
+    address,
+    ...(given !== undefined && { mode: given }),
+    ...(tls && { tls }),
+    ...(proxyProtocol && { proxyProtocol }),
+  }),
+)
+const wantsListen = wantsAddress(
+  `use e.g. "127.0.0.1:${LISTEN_PORT}", ${EXAMPLE_SOCKET}, ${LISTEN_OBJECT} or a list of these`,
+)
+
+function onlyOne(listeners: readonly Listen[]): Listen {
+  if (listeners.length !== 1) throw NOT_THIS_FORM
+  return listeners[0]!
+}
 
 export const listenSchema = z.union(
   [
-    listenText.transform((address): Listen => address),
-    listenObject.transform(
-      ({ address, tls, grpc }): Listen => ({ ...address, ...(tls && { tls }), ...(grpc && { grpc }) }),
-    ),
+    read(plainListen, listen => [listen], onlyOne),
+    read(fullListen, listen => [listen], onlyOne),
+    z
+      .array(z.union([plainListen, fullListen], { error: wantsListen }))
+      .min(1, { error: `the list is empty; ${LISTEN}` }),
   ],
-  {
-    error: wantsAddress(`${LISTEN} or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }`),
-  },
+  { error: wantsListen },
 )
 
 const trustError = wants('a choice of trusted proxies', 'use true, false, a hop count, or a list such as ["loopback"]')
@@ -168,8 +298,8 @@ const trustError = wants('a choice of trusted proxies', 'use true, false, a hop 
 export const trustProxy = z.union(
   [
     flag,
-    whole('a hop count', 'use a whole number of hops, e.g. 1', 0).transform(hops => (hops === 0 ? false : hops)),
-    z.array(read(z.string({ error: wants('an address', 'use e.g. "10.0.0.0/8", "loopback"') }), parseTrusted)),
+    read(whole('a hop count', 'use a whole number of hops, e.g. 1', 0), hops => (hops === 0 ? false : hops), Number),
+    z.array(trusted),
   ],
   { error: trustError },
 )

@@ -1,9 +1,8 @@
 import * as z from 'zod'
 import { formatAuthority, readAuthority } from '../../http/authority.js'
-import { EGRESS } from '../derived/egress-routes.js'
 import { quote, quoteUrl, wants } from '../messages.js'
-import type { EgressSettings, UpstreamSettings } from '../settings.js'
-import { egressOptions, settingsOf } from './upstream.js'
+import { EGRESS } from './address.js'
+import { egressOptions, optionsOf, settingsOf } from './upstream.js'
 import { object, read, token } from './values.js'
 
 const REMEDY = 'use e.g. "api.example.com:443", "[2001:db8::1]:8080"'
@@ -47,10 +46,15 @@ const egressObject = object(
 )
 
 /** The part of the file about egress, and the upstream that all of its origins are like. */
-export const egress = egressObject.transform(
-  ({ allow, token, upstream }): EgressSettings & { upstream: UpstreamSettings } => ({
+export const egress = read(
+  egressObject,
+  ({ allow, upstream, ...rest }) => ({
+    ...rest,
     allow: [...new Set(allow)],
-    ...(token !== undefined && { token }),
     upstream: settingsOf({ ...upstream, url: EGRESS, hostHeader: 'upstream', http2: false }),
   }),
+  ({ upstream, ...rest }) => {
+    const { url: _url, hostHeader: _hostHeader, http2: _http2, ...options } = optionsOf(upstream)
+    return { ...rest, upstream: options }
+  },
 )

@@ -1,45 +1,61 @@
 /** Bucket keys, which tell clients apart. */
 import * as z from 'zod'
+import { formatJsonPath } from '../../http/figures/json-path.js'
 import { nearest, quote, wants } from '../messages.js'
 import { cookieName, headerName } from '../read-values.js'
-import type { KeyPart, KeySettings } from '../settings.js'
-import { object, oneOf, read, whole } from './values.js'
+import { NOT_THIS_FORM, object, oneOf, read, readJsonPath, report, whole } from './values.js'
 
-const PLAIN = ['all', 'ip', 'route', 'method', 'host'] as const
-const FORMS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
-const NAMED = {
-  header: headerName,
-  cookie: cookieName,
-  query: (name: string) => name,
+/** Header names are lower-cased. */
+type KeyPart = { kind: (typeof PLAIN)[number] } | { kind: keyof typeof NAMED; name: string }
+const PLAIN = ['all', 'ip', 'route', 'method', 'host', 'cert'] as const
+const FORMS =
+  '"ip", "all", "route", "method", "host", "cert", "header:NAME", "cookie:NAME", "query:NAME", "path:N", the N-th segment, "jwt:CLAIM" or "body:JSON.PATH"'
+const asIs = (name: string): string => name
+const jsonPath = (name: string): string => formatJsonPath(readJsonPath(name))
+const NAMED = { header: headerName, cookie: cookieName, query: asIs, path: segment, jwt: asIs, body: jsonPath }
+
+/** 1 is the first. */
+function segment(name: string): string {
+  if (/^[1-9]\d?$/.test(name)) return name
+  throw new RangeError(
+    `${quote(`path:${name}`)} is not a segment of the path; use "path:1" for the first, up to "path:99"`,
+  )
 }
 
-/**
- * Reads one part of a key: `"ip"`, `"header:x-api-key"`, ...
- *
- * @throws RangeError
- */
+/** Reads one part of a key: `"ip"`, `"header:x-api-key"`, ... @throws RangeError */
 function parseKeyPart(value: string): KeyPart {
   const plain = PLAIN.find(kind => kind === value)
   if (plain) return { kind: plain }
-  const [, kind, name = ''] = /^(header|cookie|query):(.*)$/s.exec(value) ?? []
-  if (kind && !name) throw new RangeError(`${quote(value)} names no ${kind}; write e.g. "${kind}:NAME"`)
-  if (kind === 'header' || kind === 'cookie' || kind === 'query') return { kind, name: NAMED[kind](name) }
+  const [, kind = '', name = ''] = /^(\w+):(.*)$/s.exec(value) ?? []
+  if (isNamed(kind)) {
+    if (name === '') throw new RangeError(`${quote(value)} names no ${kind}; write e.g. "${kind}:NAME"`)
+    return { kind, name: NAMED[kind](name) }
+  }
   const near = nearest(value.replace(/:.*/s, ''), [...PLAIN, ...Object.keys(NAMED)])
-  const meant =
-    near !== undefined && Object.hasOwn(NAMED, near) ? `${near}:${value.replace(/^[^:]*:?/s, '') || 'NAME'}` : near
+  const meant = near !== undefined && isNamed(near) ? `${near}:${value.replace(/^[^:]*:?/s, '') || 'NAME'}` : near
   throw new RangeError(`${quote(value)} is not a key; ${meant ? `did you mean ${quote(meant)}?` : `use ${FORMS}`}`)
 }
 
-/** The inverse of `parseKeyPart`. */
+function isNamed(kind: string): kind is keyof typeof NAMED {
+  return Object.hasOwn(NAMED, kind)
+}
+
 export function formatKeyPart(part: KeyPart): string {
   return 'name' in part ? `${part.kind}:${part.name}` : part.kind
 }
 
 const keyError = wants('a key', `use ${FORMS}, or a list of these`)
-const part = read(z.string({ error: keyError }), parseKeyPart)
+const part = read(z.string({ error: keyError }), parseKeyPart, formatKeyPart)
 
 const parts = [
-  part.transform((one): KeyPart[] => [one]),
+  read(
+    part,
+    (one): KeyPart[] => [one],
+    list => {
+      if (list.length !== 1) throw NOT_THIS_FORM
+      return list[0]!
+    },
+  ),
   read(z.array(part).min(1, { error: `the list is empty; use ${FORMS}` }), list => {
     const names = list.map(formatKeyPart)
     const twice = names.find((name, index) => names.indexOf(name) < index)
@@ -49,12 +65,9 @@ const parts = [
 ] as const
 
 const missing = oneOf(['ip', 'reject', 'all', 'skip'], 'a choice for a missing key')
-
 const duplicates = oneOf(['first', 'reject'], 'a choice for a header with several lines')
-
 /** Bits. An IPv6 host usually has such a network to itself. */
 const IPV6 = 64
-
 const ipv6 = whole('a prefix length of IPv6', 'use 1 to 128, e.g. 56', 1, 128)
 
 const keyObject = object(
@@ -70,18 +83,23 @@ const keyObject = object(
   },
   'an object',
   'use { "from": "header:NAME", "missing": "reject" }',
-).transform(({ from, ...choices }, ctx): KeySettings => {
-  const settings = { parts: from, ...choices }
-  for (const { at, message } of withoutEffect(settings)) {
-    ctx.issues.push({ code: 'custom', path: [at], message, input: choices[at] })
-  }
-  return settings
-})
+)
+
+type KeySettings = Omit<z.output<typeof keyObject>, 'from'> & { parts: readonly KeyPart[] }
+
+const keyWithChoices = read(
+  keyObject,
+  ({ from, ...choices }, issues): KeySettings => {
+    const settings = { parts: from, ...choices }
+    for (const { at, message } of withoutEffect(settings)) report(issues, at, message)
+    return settings
+  },
+  ({ parts: from, ...choices }) => ({ from: [...from], ...choices }),
+)
 
 const NO_HEADER = 'the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"'
 const NO_ADDRESS = 'the key has no address, so this has no effect; remove it, or use a key such as "ip"'
 
-/** The settings of a key that could never apply. */
 function withoutEffect(key: KeySettings): { at: 'duplicates' | 'ipv6'; message: string }[] {
   return [
     ...(key.duplicates === 'first' || hasHeader(key) ? [] : [{ at: 'duplicates' as const, message: NO_HEADER }]),
@@ -95,11 +113,19 @@ export function hasHeader({ parts }: KeySettings): boolean {
 
 /** Whether the address of a client is part of a key, or takes the place of a part that is missing. */
 export function mayHaveAddress({ parts, missing }: KeySettings): boolean {
-  return parts.some(part => part.kind === 'ip' || (missing === 'ip' && ('name' in part || part.kind === 'host')))
+  return parts.some(part => part.kind === 'ip' || (missing === 'ip' && mayBeMissing(part)))
 }
 
-function plainKey(list: KeyPart[]): KeySettings {
-  return { parts: list, missing: 'ip', duplicates: 'first', ipv6: IPV6 }
+export function mayBeMissing(part: KeyPart): boolean {
+  return 'name' in part || part.kind === 'host' || part.kind === 'cert'
 }
 
-export const key = z.union([parts[0].transform(plainKey), parts[1].transform(plainKey), keyObject], { error: keyError })
+const plainKey = (list: KeyPart[]): KeySettings => ({ parts: list, missing: 'ip', duplicates: 'first', ipv6: IPV6 })
+
+const notPlain = (): never => {
+  throw NOT_THIS_FORM
+}
+
+export const key = z.union([read(parts[0], plainKey, notPlain), read(parts[1], plainKey, notPlain), keyWithChoices], {
+  error: keyError,
+})

@@ -1,24 +1,27 @@
 /** Rates of buckets: one, or a list by the time of day. */
-import * as z from 'zod'
-import { hint, quote, wants } from '../messages.js'
-import { rateError } from '../read-values.js'
-import { MINUTES_PER_DAY } from '../schedule.js'
-import type { RateEntry } from '../settings.js'
-import { object, rate, read } from './values.js'
 
+import * as z from 'zod'
+import { quote, wants } from '../messages.js'
+import { rateError, readTimeZone, ZONE_REMEDY } from '../read-values.js'
+import { number, object, rate, read, report } from './values.js'
+
+export const MINUTES_PER_DAY = 1_440
 const TIMES = 'use "00:00" to "23:59"'
 const ENTRIES = 'use e.g. [{ "from": "22:00", "to": "06:00", "rate": "50/s" }, { "rate": "10/s" }]'
 
 const time = (last: number, remedy: string) =>
-  read(z.string({ error: wants('a time of day', remedy) }), text => {
-    const [, hours, minutes] = /^(\d\d):([0-5]\d)$/.exec(text) ?? []
-    const minute = Number(hours) * 60 + Number(minutes)
-    if (minute <= last) return minute
-    throw new RangeError(`${quote(text)} is not a time of day; ${remedy}`)
-  })
+  number(
+    z.string({ error: wants('a time of day', remedy) }),
+    text => {
+      const [, hours, minutes] = /^(\d\d):([0-5]\d)$/.exec(text) ?? []
+      const minute = Number(hours) * 60 + Number(minutes)
+      if (minute <= last) return minute
+      throw new RangeError(`${quote(text)} is not a time of day; ${remedy}`)
+    },
+    formatTime,
+  )
 
-/** `1320` -> `22:00` */
-export function formatTime(minute: number): string {
+function formatTime(minute: number): string {
   const pad = (value: number) => String(value).padStart(2, '0')
   return `${pad(Math.floor(minute / 60))}:${pad(minute % 60)}`
 }
@@ -36,11 +39,9 @@ const entry = object(
   'a rate with its time of day',
   'use e.g. { "from": "22:00", "to": "06:00", "rate": "50/s" }',
 ).superRefine(({ from, to }, ctx) => {
-  const report = (at: string, message: string) =>
-    ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
-  if (from === undefined && to !== undefined) report('from', 'missing; say from when on, e.g. "22:00"')
-  if (from !== undefined && to === undefined) report('to', 'missing; say until when, e.g. "06:00"')
-  if (from !== undefined && from === to) report('to', 'the same as "from"; for the whole day leave both out')
+  if (from === undefined && to !== undefined) report(ctx, 'from', 'missing; say from when on, e.g. "22:00"')
+  if (from !== undefined && to === undefined) report(ctx, 'to', 'missing; say until when, e.g. "06:00"')
+  if (from !== undefined && from === to) report(ctx, 'to', 'the same as "from"; for the whole day leave both out')
 })
 
 const entries = z
@@ -50,30 +51,15 @@ const entries = z
     const last = list.at(-1)
     if (last === undefined || (last.from === undefined && last.to === undefined)) return
     const message = `the last entry must be without "from" and "to", as it holds at all other times; add e.g. { "rate": "10/s" }`
-    ctx.issues.push({ code: 'custom', path: [list.length - 1], message, input: undefined })
+    report(ctx, list.length - 1, message)
   })
 
-export const bucketRate = z.union([rate, entries.transform((list): RateEntry[] => list)], { error: rateError })
+/** A rate and its time of day. Minutes since midnight; the end is not within, and may be on the next day. Both or none are set. */
+type RateEntry = z.output<typeof entry>
+export const bucketRate = z.union([rate, entries], { error: rateError })
 
-/** The lowest rate of a bucket or tier. */
 export function slowest(given: number | readonly RateEntry[]): number {
   return typeof given === 'number' ? given : Math.min(...given.map(each => each.rate))
 }
 
-const ZONE = 'use the name of an IANA time zone, e.g. "Europe/Berlin"'
-
-export const timeZone = read(z.string({ error: wants('a time zone', ZONE) }), text => {
-  // The name of a place follows its summer time. A distance to UTC does not.
-  if (/^[A-Za-z]/.test(text) && isKnownZone(text)) return text
-  const near = hint(text, ['UTC', ...Intl.supportedValuesOf('timeZone')], '')
-  throw new RangeError(`${quote(text)} is not a time zone; ${near.startsWith('did you') ? near : ZONE}`)
-})
-
-function isKnownZone(name: string): boolean {
-  try {
-    new Intl.DateTimeFormat('en', { timeZone: name })
-    return true
-  } catch {
-    return false
-  }
-}
+export const timeZone = read(z.string({ error: wants('a time zone', ZONE_REMEDY) }), readTimeZone)

@@ -1,22 +1,32 @@
 import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
-import { parseJsonPath } from '../../http/figures/json-path.js'
+import { formatJsonPath, type JsonPath, parseJsonPath } from '../../http/figures/json-path.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
 import { expressionFault, expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { hint, nearest, quote, type RefusedValue, wants } from '../messages.js'
 import { headerName } from '../read-values.js'
-import type { BucketCostSettings, CostSettings } from '../settings.js'
-import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
+import { postgresUrl } from './store.js'
 import { upstream } from './upstream.js'
 import {
+  bytes,
   flag,
+  headers,
+  type Issues,
+  JSON_PATHS,
   methodName,
+  NOT_THIS_FORM,
   name,
   object,
   oneOf,
+  oneOrMany,
   priority,
   read,
+  readJsonPath,
+  renameKeys,
+  renameOrReport,
+  report,
+  span,
   text,
   timeout,
   timerDuration,
@@ -32,9 +42,7 @@ const TEMPLATE = 'use e.g. "wait.html"'
 const PAGES = 'use false for none, or e.g. { "template": "wait.html" }'
 const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
 const COST_KEYS = [...HEADER_COST_KEYS, 'buckets']
-
 const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"') }), methodName)
-
 const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
 const path = read(text('a path', PATHS), value => {
   for (const [place, part] of partsOf(value).entries()) {
@@ -59,7 +67,7 @@ function faultOfPattern(pattern: string): string | undefined {
 }
 
 /** UTF-8, as clients send it. */
-function percentEncoded(character: string): string {
+export function percentEncoded(character: string): string {
   return Buffer.from(character).toString('hex').toUpperCase().replace(/../g, '%$&')
 }
 
@@ -106,14 +114,11 @@ const match = object(
       .describe(
         'What to ignore in the path: upper and lower case, a slash at the end, ";a=b", e.g. ["case", "slash"].',
       ),
-    method: z
-      .union(
-        [
-          method.transform(one => [one]),
-          z.array(method).min(1, { error: 'the list is empty; use e.g. ["GET", "HEAD"]' }),
-        ],
-        { error: wants('an HTTP method', 'use e.g. "POST" or ["GET", "HEAD"]') },
-      )
+    method: oneOrMany(
+      method,
+      'the list is empty; use e.g. ["GET", "HEAD"]',
+      wants('an HTTP method', 'use e.g. "POST" or ["GET", "HEAD"]'),
+    )
       .exactOptional()
       .describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
     host: host
@@ -122,24 +127,22 @@ const match = object(
     header: headers('headers to match', 'use e.g. { "x-plan": "gold" }')
       .exactOptional()
       .describe('Headers and their values, "*" for any text, e.g. { "x-plan": "gold", "user-agent": "*bot*" }.'),
-    ip: z
-      .union(
-        [range.transform(one => [one]), z.array(range).min(1, { error: 'the list is empty; use e.g. ["10.0.0.0/8"]' })],
-        { error: wants('an address or CIDR', RANGES) },
-      )
+    ip: oneOrMany(range, 'the list is empty; use e.g. ["10.0.0.0/8"]', wants('an address or CIDR', RANGES))
       .exactOptional()
       .describe('The address of the client, or CIDRs, e.g. "10.0.0.0/8" or ["192.0.2.1", "2001:db8::/32"].'),
   },
   'an object',
   'use e.g. { "path": "/api/*", "method": "POST" }',
 ).superRefine(({ path: pattern, normalise = [] }, ctx) => {
-  const report = (at: string, message: string) =>
-    ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
   if (normalise.length > 0 && pattern === undefined) {
-    report('normalise', 'there is no path to compare; add e.g. "path": "/api/*", or remove it')
+    report(ctx, 'normalise', 'there is no path to compare; add e.g. "path": "/api/*", or remove it')
   }
   if (normalise.includes('params') && pattern !== undefined && /^[^~].*;/.test(pattern)) {
-    report('path', `${quote(pattern)} has a ";", and "params" leaves out all of them; write the path without ";..."`)
+    report(
+      ctx,
+      'path',
+      `${quote(pattern)} has a ";", and "params" leaves out all of them; write the path without ";..."`,
+    )
   }
 })
 
@@ -171,44 +174,74 @@ const methodCost = z.number({ error: methodCostError }).gt(0, { error: methodCos
 
 const BUCKET_COSTS =
   '{ "requests": 1, "tokens": { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" } }'
-const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[0].index"; there are no expressions'
 const ESTIMATES = 'use e.g. "body/4" (bytes of the body for each unit), "n" (a number in the JSON body) or 10'
 
-const jsonPath = read(text('a path in JSON', JSON_PATHS), value => {
-  const path = parseJsonPath(value)
-  if (path === undefined) throw new RangeError(`${quote(value)} is not a path in JSON; ${JSON_PATHS}`)
-  return path
-})
+const jsonPath = read(text('a path in JSON', JSON_PATHS), readJsonPath, formatJsonPath)
+
+/** A part of the body's bytes, or what the body says. */
+type BodyEstimate = { bytesPerUnit: number } | { path: JsonPath }
 
 const estimate = z.union(
   [
     amount,
-    read(text('an estimate', ESTIMATES), (value): BucketCostSettings['estimate'] => {
-      const divisor = /^body\/(.*)$/s.exec(value)?.[1]
-      if (divisor !== undefined) {
-        const bytesPerUnit = /^\d+(?:\.\d+)?$/.test(divisor) ? Number(divisor) : 0
-        if (bytesPerUnit > 0) return { bytesPerUnit }
-        throw new RangeError(`${quote(value)} does not divide by a number above 0; use e.g. "body/4"`)
-      }
-      const path = parseJsonPath(value)
-      if (path === undefined) throw new RangeError(`${quote(value)} is not an estimate; ${ESTIMATES}`)
-      return { path }
-    }),
+    read(
+      text('an estimate', ESTIMATES),
+      (value): BodyEstimate => {
+        const divisor = /^body\/(.*)$/s.exec(value)?.[1]
+        if (divisor !== undefined) {
+          const bytesPerUnit = /^\d+(?:\.\d+)?$/.test(divisor) ? Number(divisor) : 0
+          if (bytesPerUnit > 0) return { bytesPerUnit }
+          throw new RangeError(`${quote(value)} does not divide by a number above 0; use e.g. "body/4"`)
+        }
+        const path = parseJsonPath(value)
+        if (path === undefined) throw new RangeError(`${quote(value)} is not an estimate; ${ESTIMATES}`)
+        return { path }
+      },
+      given => ('path' in given ? formatJsonPath(given.path) : `body/${given.bytesPerUnit}`),
+    ),
   ],
   { error: wants('an estimate', ESTIMATES) },
 )
 
 const answerPaths = z.union(
   [
-    jsonPath.transform(path => [path]),
+    read(
+      jsonPath,
+      (path): JsonPath[] => [path],
+      paths => {
+        if (paths.length !== 1) throw NOT_THIS_FORM
+        return paths[0]!
+      },
+    ),
     z.array(jsonPath).min(1, { error: 'the list is empty; use e.g. ["usage.total_tokens"]' }),
   ],
   { error: wants('a path in JSON', JSON_PATHS) },
 )
 
+type BucketCostSettings = {
+  estimate: number | BodyEstimate
+  /** Where the body says what the answer may cost. That is reserved as well. */
+  max?: JsonPath
+  /** Where the answer says what the request has cost. The first path that leads to a number counts. */
+  after?: readonly JsonPath[]
+}
+
+type CostSettings =
+  | { kind: 'fixed'; cost: number }
+  | { kind: 'method'; costs: Readonly<Record<string, number>>; default: number }
+  | { kind: 'header'; name: string; min: number; max: number; default: number }
+  | { kind: 'buckets'; costs: Readonly<Record<string, BucketCostSettings>> }
+
 const bucketCost = z.union(
   [
-    amount.transform((cost): BucketCostSettings => ({ estimate: cost })),
+    read(
+      amount,
+      (cost): BucketCostSettings => ({ estimate: cost }),
+      ({ estimate, ...more }) => {
+        if (typeof estimate !== 'number' || Object.keys(more).length > 0) throw NOT_THIS_FORM
+        return estimate
+      },
+    ),
     object(
       {
         estimate: estimate
@@ -232,7 +265,7 @@ const bucketCost = z.union(
   { error: wants('a cost', 'use e.g. 5 or { "estimate": "body/4", "after": "usage.total_tokens" }') },
 )
 
-const costObject = z
+const costKeys = z
   .object(
     {
       header: z
@@ -252,29 +285,38 @@ const costObject = z
     { error: wants('a cost', COST_FORMS) },
   )
   .catchall(methodCost)
-  .transform(({ header, buckets, ...given }, ctx): CostSettings => {
-    const report = (key: string, message: string) => {
-      ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
-    }
+
+const costObject = read(
+  costKeys,
+  ({ header, buckets, ...given }, ctx): CostSettings => {
     if (buckets !== undefined) {
       for (const key of Object.keys({ ...(header !== undefined && { header }), ...given })) {
-        report(key, 'does not go with "buckets", which says the cost in each; remove one')
+        report(ctx, key, 'does not go with "buckets", which says the cost in each; remove one')
       }
-      return { kind: 'buckets', costs: buckets }
+      return { kind: 'buckets', costs: buckets as Record<string, BucketCostSettings> }
     }
     const cost: HeaderCost = { ...given, default: given.default ?? 1 }
     if (header !== undefined) {
-      checkHeaderCost(cost, report)
+      checkHeaderCost(cost, ctx)
       const { min = cost.default, max = 0 } = cost
       const name = renameOrReport(header, headerName, 'header', ctx)
       return { kind: 'header', name, min, max, default: cost.default }
     }
     const { min, max, default: otherwise, ...methods } = { ...given, default: cost.default }
     for (const [key, value] of Object.entries({ min, max })) {
-      if (value !== undefined) report(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
+      if (value !== undefined) report(ctx, key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
     }
     return { kind: 'method', costs: renameKeys(methods, costMethod, ctx), default: otherwise }
-  })
+  },
+  cost => {
+    if (cost.kind === 'fixed') throw NOT_THIS_FORM
+    if (cost.kind === 'method') return { ...cost.costs, default: cost.default }
+    // The type of a key is that of a method's cost, too.
+    if (cost.kind === 'buckets') return { buckets: cost.costs } as never
+    const { kind: _kind, name: header, ...bounds } = cost
+    return { header, ...bounds } as never
+  },
+)
 
 interface HeaderCost {
   readonly min?: number
@@ -283,12 +325,12 @@ interface HeaderCost {
   readonly [unknown: string]: number | undefined
 }
 
-function checkHeaderCost(cost: HeaderCost, report: (key: string, message: string) => void): void {
+function checkHeaderCost(cost: HeaderCost, ctx: Issues): void {
   const { min, max, default: otherwise, ...rest } = cost
-  for (const key of Object.keys(rest)) report(key, `unknown key; ${hint(key, HEADER_COST_KEYS, 'known keys')}`)
-  if (max === undefined) return report('max', 'missing; say the most a header may cost, e.g. 100')
+  for (const key of Object.keys(rest)) report(ctx, key, `unknown key; ${hint(key, HEADER_COST_KEYS, 'known keys')}`)
+  if (max === undefined) return report(ctx, 'max', 'missing; say the most a header may cost, e.g. 100')
   for (const [key, value] of Object.entries({ default: otherwise, min })) {
-    if (value !== undefined && value > max) report(key, `${value} is above max (${max}); lower it or raise max`)
+    if (value !== undefined && value > max) report(ctx, key, `${value} is above max (${max}); lower it or raise max`)
   }
 }
 
@@ -309,6 +351,49 @@ export const waitingPage = z.union(
   { error: wants('true, false or an object', PAGES) },
 )
 
+const fixedCost = read(
+  amount,
+  (cost): CostSettings => ({ kind: 'fixed', cost }),
+  cost => {
+    if (cost.kind !== 'fixed') throw NOT_THIS_FORM
+    return cost.cost
+  },
+)
+
+const priorityHeader = z.strictObject(
+  {
+    header: z
+      .literal(true, { error: PRIORITIES })
+      .describe('Whether `Priority` of trusted hops is believed (RFC 9218), e.g. true.'),
+  },
+  { error: PRIORITIES },
+)
+
+const deliver = object(
+  {
+    url: postgresUrl.describe('The database that keeps the requests, e.g. "postgres://127.0.0.1/shaper".'),
+    attempts: whole('a number of attempts', 'use a whole number from 1 to 1000, e.g. 8', 1, 1_000)
+      .prefault(8)
+      .describe('How often a request is sent before it is a dead letter, e.g. 8.'),
+    backoff: timeout
+      .prefault('1s')
+      .describe('The longest pause after the first failure, e.g. "1s"; it doubles each time, and is drawn at random.'),
+    maxBackoff: timeout.prefault('1h').describe('The longest pause between two attempts, e.g. "1h".'),
+    keep: span.prefault('7d').describe('How long answers and dead letters are kept, e.g. "7d".'),
+    maxBody: bytes('a number of bytes', 'use e.g. 1048576')
+      .prefault(1_048_576)
+      .describe('The longest body in bytes, e.g. 1048576; a longer one is answered 413.'),
+    when: oneOf(['always', 'asked'], 'when to store')
+      .prefault('always')
+      .describe('Which requests: "always", or those with `Prefer: respond-async` ("asked"), e.g. "always".'),
+    ordered: flag
+      .prefault(false)
+      .describe('Whether a request waits until those before it with the same key are delivered, e.g. true.'),
+  },
+  'an object',
+  'use e.g. { "url": "postgres://127.0.0.1/shaper" }',
+)
+
 export const route = object(
   {
     name: name.exactOptional().describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
@@ -323,9 +408,7 @@ export const route = object(
       .exactOptional()
       .describe('The buckets to pass through, e.g. ["client", "everyone"]; all when absent.'),
     cost: z
-      .union([amount.transform((cost): CostSettings => ({ kind: 'fixed', cost })), costObject], {
-        error: wants('a cost', COST_FORMS),
-      })
+      .union([fixedCost, costObject], { error: wants('a cost', COST_FORMS) })
       .prefault(1)
       .describe(
         'What a request adds, e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }.',
@@ -340,16 +423,10 @@ export const route = object(
       .union(
         [
           priority,
-          z
-            .strictObject(
-              {
-                header: z
-                  .literal(true, { error: PRIORITIES })
-                  .describe('Whether `Priority` of trusted hops is believed (RFC 9218), e.g. true.'),
-              },
-              { error: PRIORITIES },
-            )
-            .transform(() => 'header' as const),
+          z.codec(priorityHeader, z.literal('header'), {
+            decode: () => 'header' as const,
+            encode: () => ({ header: true as const }),
+          }),
         ],
         { error: PRIORITIES },
       )
@@ -368,12 +445,21 @@ export const route = object(
         rejectStatus: whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)
           .exactOptional()
           .describe('The status of rejections, e.g. 403, as auth_request of nginx understands only 401 and 403.'),
+        passStatus: z
+          .literal([204, 200], { error: wants('a status', 'use 200 or 204') })
+          .exactOptional()
+          .describe('The status that lets a request pass, e.g. 200, as Envoy takes no other; 204 when absent.'),
       },
       'an object',
       'use e.g. { "rejectStatus": 403 }',
     )
       .exactOptional()
       .describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
+    deliver: deliver
+      .exactOptional()
+      .describe(
+        'Store requests, answer 202 and send them in their turn, e.g. { "url": "postgres://127.0.0.1/shaper" }.',
+      ),
     refuse: flag.prefault(false).describe('With "mode": "off": answer 404 and forward nothing, e.g. true.'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),
     coalesce: flag

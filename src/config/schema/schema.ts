@@ -1,16 +1,16 @@
 import * as z from 'zod'
 import { wants } from '../messages.js'
-import { adminAddress, DEFAULT_LISTEN, formatListen, isLoopback, listenSchema, trustProxy } from './address.js'
+import { adminListen, DEFAULT_LISTEN, formatListen, isLocal, listenSchema, trustProxy } from './address.js'
 import { buckets } from './buckets.js'
 import { egress } from './egress.js'
+import { identity } from './identity.js'
 import { route, waitingPage } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { bytes, flag, object, oneOf, ticketKey, timeout, timerDuration, token, whole } from './values.js'
+import { bytes, flag, object, oneOf, report, ticketKey, timeout, timerDuration, token, whole } from './values.js'
 
 /** Bytes. */
 export const LEAST_BUFFER_MEMORY = 65_536
-
 const count = (remedy: string) => whole('a count', remedy, 1)
 
 const limits = object(
@@ -58,20 +58,21 @@ const limits = object(
 
 const adminObject = object(
   {
-    listen: adminAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
+    listen: adminListen.describe(
+      'Where the admin server listens, e.g. "127.0.0.1:9090", "unix:/run/shaper-admin.sock" or "systemd:admin".',
+    ),
     token: token.exactOptional().describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
   },
   'an object',
   'use e.g. { "listen": "127.0.0.1:9090" }',
 )
 
-const admin = adminObject.transform((value, ctx) => {
-  if (value.token === undefined && !isLoopback(value.listen.host)) {
+const admin = adminObject.superRefine((value, ctx) => {
+  if (value.token === undefined && !isLocal(value.listen)) {
     const listen = formatListen(value.listen)
     const message = `other machines can reach ${listen}, so a token is needed; set "admin": { "listen": ${JSON.stringify(listen)}, "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`
-    ctx.issues.push({ code: 'custom', path: ['token'], message, input: undefined })
+    report(ctx, 'token', message)
   }
-  return value
 })
 
 /** The configuration file. Its input type, defaults, messages and JSON Schema all come from here. */
@@ -83,7 +84,9 @@ export const file = object(
       .describe('Lets editors check this file, e.g. "./shaper.schema.json".'),
     listen: listenSchema
       .prefault(DEFAULT_LISTEN)
-      .describe('Where to listen, e.g. "0.0.0.0:8080"; port 0 takes any free port.'),
+      .describe(
+        'Where to listen, e.g. "0.0.0.0:8080", "unix:/run/shaper.sock" or "systemd", also several; port 0 takes any free port.',
+      ),
     upstream: upstream
       .exactOptional()
       .describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:"; "gate:" answers a proxy that asks.'),
@@ -111,6 +114,9 @@ export const file = object(
     egress: egress
       .exactOptional()
       .describe('Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.'),
+    identity: identity
+      .exactOptional()
+      .describe('How the keys "jwt:CLAIM" are verified, e.g. { "jwt": { "jwksUrl": "https://..." } }.'),
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     waitingPage: waitingPage
@@ -126,6 +132,8 @@ export const file = object(
   'an object',
   'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',
 )
+
+export type File = z.output<typeof file>
 
 /** The JSON Schema (draft 2020-12) of the file, for editors. */
 export function jsonSchema(): object {

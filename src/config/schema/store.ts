@@ -1,11 +1,11 @@
 import * as z from 'zod'
 import { quote, type RefusedValue, wants } from '../messages.js'
-import type { StoreSettings } from '../settings.js'
 import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type UrlReader } from '../store-url.js'
-import { object, oneOf, read, text, timeout, whole } from './values.js'
+import { object, oneOf, read, report, text, timeout, whole } from './values.js'
 
-const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
+const FORMS = 'use "memory", or an object with "type": "memory", "redis" or "postgres"'
 const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
+
 /** A text, so that the schema for editors says so. */
 function checked(parse: UrlReader) {
   const error = ({ input }: RefusedValue): string => messageOf(parse, input)
@@ -22,7 +22,7 @@ function messageOf(parse: UrlReader, input: unknown): string {
 
 const redisUrl = checked(readRedisUrl)
 const redisNode = checked(readRedisNode)
-const postgresUrl = checked(readPostgresUrl)
+export const postgresUrl = checked(readPostgresUrl)
 
 const shared = {
   timeout: timeout.prefault('250ms').describe('How long an answer of the store may take, e.g. "250ms".'),
@@ -67,20 +67,30 @@ const postgresObject = object(
   FORMS,
 )
 
-const kinds = z.discriminatedUnion('type', [redisObject, postgresObject], {
+const memoryObject = object(
+  {
+    type: z.literal('memory').describe('The kind of store, e.g. "memory".'),
+    file: text('a file', 'use e.g. "/var/lib/shaper/levels.json"')
+      .exactOptional()
+      .describe('Where levels are kept over restarts, e.g. "/var/lib/shaper/levels.json".'),
+  },
+  'a store',
+  FORMS,
+)
+
+const kinds = z.discriminatedUnion('type', [memoryObject, redisObject, postgresObject], {
   error: ({ code, input }) => {
     if (code !== 'invalid_union') return wants('a store', FORMS)({ input })
     const { type } = input as { type?: unknown }
-    return `${type === undefined ? 'missing' : `${quote(type)} is not a kind of store`}; use "redis" or "postgres"`
+    return `${type === undefined ? 'missing' : `${quote(type)} is not a kind of store`}; use "memory", "redis" or "postgres"`
   },
 })
 
-const whereabouts = kinds.transform((value, ctx): StoreSettings => {
+const whereabouts = kinds.superRefine((value, ctx) => {
   if (value.type === 'redis' && (value.url === undefined) === (value.cluster === undefined)) {
     const message = value.url === undefined ? 'missing; give url or cluster' : 'give either url or cluster; remove one'
-    ctx.issues.push({ code: 'custom', path: ['url'], message, input: undefined })
+    report(ctx, 'url', message)
   }
-  return value
 })
 
 export const store = z.union([z.literal('memory'), whereabouts], { error: wants('a store', FORMS) })

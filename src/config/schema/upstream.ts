@@ -1,17 +1,32 @@
+import { isIP } from 'node:net'
+import { isDeepStrictEqual } from 'node:util'
 import * as z from 'zod'
+import { readAuthority } from '../../http/authority.js'
 import { quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { formatPath } from '../problems.js'
 import { PROFILE_NAMES } from '../profiles.js'
-import type { UpstreamSettings } from '../settings.js'
 import { adapt } from './adapt.js'
-import { GATE, parseUpstreamUrl } from './address.js'
-import { bytes, flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
+import { BUILT_IN, GATE, parseUpstreamUrl } from './address.js'
+import { key } from './key.js'
+import {
+  bytes,
+  flag,
+  NOT_THIS_FORM,
+  object,
+  oneOf,
+  read,
+  report,
+  text,
+  timeout,
+  timerDuration,
+  whole,
+} from './values.js'
 
 const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 const urlError = ({ input }: RefusedValue) =>
   input === undefined ? `missing; ${REMEDY}` : `${quoteUrl(input)} is not an upstream's URL; ${REMEDY}`
 
 const url = read(z.string({ error: urlError }), parseUpstreamUrl)
-
 const status = whole('a status', 'use a status from 400 to 599, e.g. 503', 400, 599)
 const statuses = z
   .array(status, { error: wants('a list of statuses', 'use e.g. [429, 503]') })
@@ -68,6 +83,25 @@ const ca = text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')
 const servername = text('a server name', 'use e.g. "api.example.com"')
   .exactOptional()
   .describe('The name to expect in the certificate, e.g. "api.example.com".')
+const ownFile = (what: string, example: string) =>
+  text(`the path of ${what}`, `use e.g. "${example}"`)
+    .exactOptional()
+    .describe(`PEM file of ${what} that the upstream asks for, e.g. "${example}".`)
+
+const tls = object(
+  {
+    ca,
+    servername,
+    cert: ownFile('a certificate', '/etc/shaper/client.pem'),
+    key: ownFile('a private key', '/etc/shaper/client-key.pem'),
+  },
+  'an object',
+  'use { "ca": "FILE", "servername": "NAME", "cert": "FILE", "key": "FILE" }',
+).superRefine(({ cert, key }, ctx) => {
+  const [given, missing] = cert === undefined ? ['key', 'cert'] : ['cert', 'key']
+  if ((cert === undefined) !== (key === undefined))
+    report(ctx, missing!, `missing, as "${given}" is set; name the PEM file of the ${missing}, or remove "${given}"`)
+})
 
 const options = {
   profile: oneOf(PROFILE_NAMES, 'a profile')
@@ -83,9 +117,10 @@ const options = {
     .exactOptional()
     .describe('The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.'),
   keepAlive: z
-    .union([z.literal(false).transform(() => 0), timeout], {
-      error: wants('a time to keep idle connections for', 'use e.g. "4s" or false'),
-    })
+    .union(
+      [z.codec(z.literal(false), z.literal(0), { decode: () => 0 as const, encode: () => false as const }), timeout],
+      { error: wants('a time to keep idle connections for', 'use e.g. "4s" or false') },
+    )
     .prefault('4s')
     .describe('How long an idle connection is kept, e.g. "4s"; false: each serves one request.'),
   maxConnectionAge: timeout
@@ -104,9 +139,7 @@ const options = {
     .prefault('60s')
     .describe('How long the response\'s headers may take after the upload, e.g. "60s".'),
   idleTimeout: timeout.prefault('60s').describe('The longest silence between body bytes, e.g. "60s".'),
-  tls: object({ ca, servername }, 'an object', 'use { "ca": "FILE", "servername": "NAME" }')
-    .prefault({})
-    .describe('How to verify an https upstream, e.g. { "ca": "ca.pem" }.'),
+  tls: tls.prefault({}).describe('How to verify an https upstream, and who we are, e.g. { "ca": "ca.pem" }.'),
   breaker: breaker
     .prefault({})
     .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
@@ -144,37 +177,257 @@ export const egressOptions = {
     .describe('How to verify https origins, e.g. { "ca": "ca.pem" }.'),
 }
 
+const SERVERS = 'use e.g. ["http://10.0.0.1:9000", "http://10.0.0.2:9000"]'
+const RESOLVER = 'use e.g. ["10.0.0.2:53"]'
+const resolverError = wants('the address of a DNS server', 'use e.g. "10.0.0.2:53" or "[fd00::2]:53"')
+const ofDns = {
+  dns: z
+    .union([z.literal(true), z.literal('srv')], { error: wants('a way to follow DNS', 'use true or "srv"') })
+    .exactOptional()
+    .describe(
+      'Each address of the name is a server, followed within its time to live, e.g. true; "srv": its SRV records.',
+    ),
+  resolver: z
+    .array(
+      z
+        .string({ error: resolverError })
+        .refine(value => isIP(readAuthority(value)?.host ?? '') !== 0, { error: resolverError }),
+      { error: wants('a list of DNS servers', RESOLVER) },
+    )
+    .min(1, { error: `the list is empty; ${RESOLVER}` })
+    .exactOptional()
+    .describe('The DNS servers to ask, e.g. ["10.0.0.2:53"]; those of the system when absent.'),
+}
+
+const serverObject = object(
+  {
+    url: url.describe('Where the server is, e.g. "http://10.0.0.1:9000" or "unix:/run/app.sock".'),
+    weight: whole('a weight', 'use a whole number from 1 to 1000, e.g. 2', 1, 1_000)
+      .prefault(1)
+      .describe('How many requests it takes for each one of a server of weight 1, e.g. 2.'),
+    maxInFlight: options.maxInFlight.describe('The most requests that it has at once, e.g. 8; no bound when absent.'),
+    connections: options.connections.describe(
+      'The most connections open to it at once, WebSockets included, e.g. 8; when absent, maxInFlight.',
+    ),
+    backup: flag.prefault(false).describe('Whether it takes requests only while no other is up, e.g. true.'),
+    ...ofDns,
+  },
+  'an object',
+  'use { "url": "http://10.0.0.1:9000", "weight": 2, "maxInFlight": 8 }',
+)
+
+type ServerSettings = Omit<z.output<typeof serverObject>, 'maxInFlight'> & { maxInFlight: number }
+
+function plainServerOf(value: string): ServerSettings {
+  return { url: value, weight: 1, maxInFlight: Infinity, backup: false }
+}
+
+const plainServer = read(url, plainServerOf, ({ url, ...rest }) => {
+  if (rest.weight !== 1 || rest.maxInFlight < Infinity || rest.backup || Object.keys(rest).length > 3)
+    throw NOT_THIS_FORM
+  return url
+})
+const server = z.union(
+  [
+    plainServer,
+    read(
+      serverObject,
+      ({ maxInFlight = Infinity, ...rest }): ServerSettings => ({ ...rest, maxInFlight }),
+      ({ maxInFlight, ...rest }) => ({ ...rest, ...(maxInFlight < Infinity && { maxInFlight }) }),
+    ),
+  ],
+  { error: wants("a server's URL", 'use e.g. "http://10.0.0.1:9000", or an object with "url"') },
+)
+
+const health = object(
+  {
+    path: z
+      .string({ error: wants('a path', 'use e.g. "/healthz"') })
+      .regex(/^\/[\x21-\x7e]*$/, { error: wants('a path', 'use e.g. "/healthz"') })
+      .describe('What is asked of each server, e.g. "/healthz".'),
+    interval: timeout.prefault('2s').describe('From one check to the next, e.g. "2s".'),
+    timeout: timeout.prefault('1s').describe('How long an answer may take, e.g. "1s".'),
+    status: z
+      .array(whole('a status', 'use a status from 200 to 599, e.g. 200', 200, 599), {
+        error: wants('a list of statuses', 'use e.g. [200, 204]'),
+      })
+      .min(1, { error: 'the list is empty; use e.g. [200]' })
+      .prefault([200])
+      .describe('The statuses of a server that is well, e.g. [200].'),
+    rise: whole('a number of checks', 'use a whole number above 0, e.g. 2', 1)
+      .prefault(2)
+      .describe('After how many good checks in a row a server is up again, e.g. 2.'),
+    fall: whole('a number of checks', 'use a whole number above 0, e.g. 3', 1)
+      .prefault(3)
+      .describe('After how many failed checks in a row a server is down, e.g. 3.'),
+  },
+  'an object',
+  'use e.g. { "path": "/healthz", "interval": "2s" }',
+)
+
+const pick = z.union(
+  [
+    oneOf(['least-in-flight', 'round-robin'], 'a way to pick a server'),
+    object(
+      { hash: key.describe('The key by which a client keeps its server, e.g. "header:x-user".') },
+      'an object',
+      'use { "hash": "header:NAME" }',
+    ),
+  ],
+  { error: wants('a way to pick a server', 'use "least-in-flight", "round-robin" or { "hash": "header:NAME" }') },
+)
+
+const ofServers = {
+  servers: z
+    .array(server, { error: wants('a list of servers', SERVERS) })
+    .min(1, { error: `the list is empty; ${SERVERS}` })
+    .exactOptional()
+    .describe(
+      'Several servers behind one queue, in place of `url`, e.g. ["http://10.0.0.1:9000", "unix:/run/app.sock"].',
+    ),
+  pick: pick
+    .exactOptional()
+    .describe('Which server takes the next request, e.g. "round-robin"; "least-in-flight" when absent.'),
+  health: health
+    .exactOptional()
+    .describe('Asks each server regularly whether it is well, e.g. { "path": "/healthz" }.'),
+}
+
 const upstreamObject = object(
-  { url: url.describe('Where to forward, e.g. "http://127.0.0.1:9000".'), ...options },
+  {
+    url: url.exactOptional().describe('Where to forward, e.g. "http://127.0.0.1:9000" or "unix:/run/app.sock".'),
+    ...ofServers,
+    ...ofDns,
+    ...options,
+  },
   'an object',
   REMEDY,
 )
 
 const defaults = z.strictObject(options).parse({})
 
-export function settingsOf({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
-  const { url, hostHeader, breaker, ...others } = rest
-  return { url, hostHeader, maxInFlight, ...others, ...(breaker !== false && { breaker }) }
+/**
+ * Without a bound `maxInFlight` is Infinity, and without a breaker there is none. `keepAlive` 0: each connection serves one
+ * request. With `servers` the URL is that of all.
+ */
+export function settingsOf({
+  maxInFlight = Infinity,
+  breaker,
+  url,
+  servers,
+  dns,
+  resolver,
+  ...rest
+}: z.output<typeof upstreamObject>): UpstreamSettings {
+  const followed = dns && { dns, ...(resolver && { resolver }) }
+  const all = followed ? [{ ...plainServerOf(url!), ...followed }] : servers
+  return {
+    ...rest,
+    url: url ?? servers!.map(each => each.url).join(' '),
+    ...(all && { servers: all }),
+    maxInFlight,
+    ...(breaker !== false && { breaker }),
+  }
+}
+
+type UpstreamSettings = Omit<
+  z.output<typeof upstreamObject>,
+  'maxInFlight' | 'breaker' | 'url' | 'servers' | 'dns' | 'resolver'
+> & {
+  url: string
+  servers?: readonly ServerSettings[]
+  maxInFlight: number
+  breaker?: z.output<typeof breakerObject>
+}
+
+/** The inverse of `settingsOf`. */
+export function optionsOf({
+  maxInFlight,
+  breaker,
+  url,
+  servers,
+  ...rest
+}: UpstreamSettings): z.output<typeof upstreamObject> {
+  const [{ dns, resolver, ...first } = { url: '' }, ...others] = servers ?? []
+  const isOne = servers === undefined || (others.length === 0 && isDeepStrictEqual(first, plainServerOf(url)) && dns)
+  return {
+    ...(isOne ? { url, ...(dns && { dns, ...(resolver && { resolver }) }) } : { servers: [...servers] }),
+    ...rest,
+    ...(Number.isFinite(maxInFlight) && { maxInFlight }),
+    breaker: breaker ?? false,
+  }
 }
 
 /** A gate has no connections. It answers at once, whatever the request has passed before and whether or not its body has come. */
 const OF_GATE = { requestBuffer: 0, breaker: false, via: false } as const
 
-function ofUrl(value: string): UpstreamSettings {
-  return settingsOf({ ...defaults, ...(value === GATE && OF_GATE), url: value })
-}
-
-const checkedObject = upstreamObject.transform((value, ctx) => {
-  const refuse = (key: string, message: string): void =>
-    void ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
-  if (value.url === GATE) {
-    refuse('url', `${quote(GATE)} takes no options, as nothing is forwarded; write "upstream": ${quote(GATE)}`)
-  } else if (value.http2 && value.url === 'echo:') {
-    refuse('http2', '"echo:" speaks HTTP/1.1 only; leave "http2" out')
+const checkedObject = upstreamObject.superRefine((value, ctx) => {
+  const { url, servers, dns, pick, http2 } = value
+  if ((url === undefined) === (servers === undefined)) {
+    const message =
+      url === undefined ? `missing; ${REMEDY}, or "servers": a list` : 'there are "servers", too; remove one of them'
+    return report(ctx, 'url', message)
   }
-  return settingsOf(value)
+  if (url === GATE) {
+    report(ctx, 'url', `${quote(GATE)} takes no options, as nothing is forwarded; write "upstream": ${quote(GATE)}`)
+  } else if (http2 && url === 'echo:') {
+    report(ctx, 'http2', '"echo:" speaks HTTP/1.1 only; leave "http2" out')
+  }
+  if (servers === undefined && dns === undefined && pick !== undefined)
+    report(ctx, 'pick', 'there is one server only; remove it, or name several in "servers"')
+  if (servers === undefined) checkDns(value, [], ctx)
+  else checkServers(value, ctx)
 })
 
-export const upstream = z.union([url.transform(ofUrl), checkedObject], {
+type Issues = Parameters<typeof report>[0]
+
+function checkServers({ servers = [], ...rest }: z.output<typeof upstreamObject>, ctx: Issues): void {
+  for (const key of ['dns', 'resolver'] as const)
+    if (rest[key] !== undefined) report(ctx, key, 'is for the upstream\'s "url"; write it beside the "url" of a server')
+  const tell = (path: PropertyKey[], message: string): void => {
+    ctx.issues.push({ code: 'custom', path: ['servers', ...path], message, input: undefined })
+  }
+  const isTls = (value: string): boolean => value.startsWith('https:')
+  for (const [index, server] of servers.entries()) {
+    const { url } = server
+    const first = servers.findIndex(each => each.url === url)
+    if (BUILT_IN.includes(url))
+      tell([index], `${quote(url)} is no server among others; write "upstream": ${quote(url)}`)
+    else if (first < index)
+      tell([index], `${quote(url)} is at ${formatPath(['servers', first])} already; remove one of them`)
+    else if (isTls(url) !== isTls(servers[0]!.url))
+      tell([index], 'one upstream has one scheme: either all its servers are https, or none')
+    checkDns(server, ['servers', index], ctx)
+  }
+  if (servers.length > 0 && servers.every(({ backup }) => backup))
+    tell([0, 'backup'], 'all servers are backups; leave "backup" out at one of them at least')
+}
+
+type Followed = Partial<Pick<z.output<typeof upstreamObject>, 'url' | 'dns' | 'resolver'>>
+
+function checkDns({ url = '', dns, resolver }: Followed, path: PropertyKey[], ctx: Issues): void {
+  const tell = (key: string, message: string): void => {
+    ctx.issues.push({ code: 'custom', path: [...path, key], message, input: undefined })
+  }
+  if (resolver !== undefined && dns === undefined)
+    tell('resolver', 'counts beside "dns" only; set "dns": true, or remove it')
+  if (dns === undefined) return
+  const { hostname = '', port = '', protocol = '' } = url.startsWith('http') ? new URL(url) : {}
+  if (hostname === '' || isIP(hostname.replace(/^\[|\]$/g, '')) !== 0)
+    tell('dns', `${quote(url)} has no name that DNS could resolve; remove "dns", or use a name`)
+  else if (dns === 'srv' && port !== '')
+    tell('dns', `SRV records say the port; write "url": "${protocol}//${hostname}"`)
+}
+
+const plain = read(
+  url,
+  value => settingsOf({ ...defaults, ...(value === GATE && OF_GATE), url: value }),
+  upstream => {
+    if (upstream.url !== GATE) throw NOT_THIS_FORM
+    return GATE
+  },
+)
+
+export const upstream = z.union([plain, read(checkedObject, settingsOf, optionsOf)], {
   error: wants("an upstream's URL", `${REMEDY}, or an object with "url"`),
 })

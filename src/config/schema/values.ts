@@ -2,10 +2,14 @@
 import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { LAST_PRIORITY } from '../../core/priority.js'
+import { type JsonPath, parseJsonPath } from '../../http/figures/json-path.js'
 import { METHOD } from '../../http/method.js'
-import { either, nearest, quote, unknownKey, wants } from '../messages.js'
+import { either, nearest, quote, unknownKey, wants, wantsSecret } from '../messages.js'
 import {
   durationError,
+  exactDuration,
+  exactRate,
+  headerName,
   NAME,
   NAME_REMEDY,
   rateError,
@@ -15,17 +19,47 @@ import {
   timerLength,
 } from '../read-values.js'
 
-/** Parses a value of the file. The message of a RangeError from `parse` becomes that of the issue. */
-export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<S>) => O) {
-  return schema.transform((value, ctx): O => {
+export type Issues = Parameters<Parameters<typeof z.codec>[2]['decode']>[1]
+
+/**
+ * A value of the file, and how it is printed. The message of a RangeError becomes that of the issue. In a union a form refuses by
+ * `NOT_THIS_FORM` what another form prints.
+ *
+ * @param print undefined: as it is
+ */
+export function read<S extends z.ZodType, O>(
+  schema: S,
+  parse: (value: z.output<S>, issues: Issues) => O,
+  print: (value: O) => z.output<S> = value => value as z.output<S>,
+) {
+  return z.codec(schema, z.custom<O>(), { decode: orIssue(parse), encode: orIssue(print) })
+}
+
+/** Said to nobody: another form of the union prints the value. */
+export const NOT_THIS_FORM = new RangeError('another form prints this')
+
+function orIssue<I, O>(convert: (value: I, issues: Issues) => O) {
+  return (value: I, issues: Issues): O => {
     try {
-      return parse(value)
+      // zod prints keys that are absent, too, and drops the issue.
+      if (value === undefined) throw NOT_THIS_FORM
+      return convert(value, issues)
     } catch (error) {
       if (!(error instanceof RangeError)) throw error
-      ctx.issues.push({ code: 'custom', message: error.message, input: value })
+      issues.issues.push({ code: 'custom', message: error.message, input: value })
       return z.NEVER
     }
-  })
+  }
+}
+
+/** Reports at a key of the object that is parsed. */
+export function report(issues: Pick<Issues, 'issues'>, key: PropertyKey, message: string): void {
+  issues.issues.push({ code: 'custom', path: [key], message, input: undefined })
+}
+
+export function oneOrMany<S extends z.ZodType>(item: S, empty: string, error: typeof rateError) {
+  const form = z.union([item, z.array(item).min(1, { error: empty })], { error })
+  return read(form, (given): z.output<S>[] => (Array.isArray(given) ? given : [given]))
 }
 
 /** An object. Each unknown key is one line of the message. `complain` is for a value that is no object. */
@@ -39,38 +73,42 @@ export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, 
   })
 }
 
-/** One of a few words. */
 export function oneOf<const T extends readonly string[]>(words: T, noun: string) {
   return z.enum(words, { error: wants(noun, `use ${either(words)}`) })
 }
 
+/** As `read`. Nothing but a number is printed, so it may stand in a union. */
+export function number<S extends z.ZodType>(
+  schema: S,
+  parse: (value: z.output<S>) => number,
+  print: (value: number) => string,
+) {
+  return z.codec(schema, z.number(), {
+    decode: orIssue(parse),
+    encode: orIssue(print as (value: number) => z.output<S>),
+  })
+}
+
 const durationText = z.string({ error: durationError })
-
-export const rate = read(z.union([z.string(), z.number()], { error: rateError }), readRate)
-
-export const duration = read(durationText, readDuration)
-
+export const rate = number(z.union([z.string(), z.number()], { error: rateError }), readRate, exactRate)
+export const duration = number(durationText, readDuration, exactDuration)
 /** A duration above 0. */
-export const span = read(durationText, readSpan)
-
+export const span = number(durationText, readSpan, exactDuration)
 /** A duration above 0 that one timer can hold. */
-export const timeout = read(durationText, text => timerLength(text, readSpan(text)))
-
+export const timeout = number(durationText, text => timerLength(text, readSpan(text)), exactDuration)
 /** A duration that one timer can hold. 0 is allowed. */
-export const timerDuration = read(durationText, text => timerLength(text, readDuration(text)))
+export const timerDuration = number(durationText, text => timerLength(text, readDuration(text)), exactDuration)
 
 /** One of a few words, or a duration. A text without a digit is hardly meant as a duration. */
 export function wordOr<const T extends readonly string[]>(words: T, length: typeof duration, error: typeof rateError) {
   return z.union([z.enum(words), z.string({ error }).regex(/\d/, { error }).pipe(length)], { error })
 }
 
-/** A finite number above 0. */
 export function positive(noun: string, remedy: string) {
   const error = wants(noun, remedy)
   return z.number({ error }).gt(0, { error })
 }
 
-/** A whole number within bounds. */
 export function whole(noun: string, remedy: string, min: number, max = Number.MAX_SAFE_INTEGER) {
   const error = wants(noun, remedy)
   return z.int({ error }).min(min, { error }).max(max, { error })
@@ -104,6 +142,16 @@ export function methodName(value: string): string {
   )
 }
 
+export const JSON_PATHS =
+  'use names and places, e.g. "usage.total_tokens" or "choices[0].index"; there are no expressions'
+
+/** @throws RangeError */
+export function readJsonPath(value: string): JsonPath {
+  const path = parseJsonPath(value)
+  if (path === undefined) throw new RangeError(`${quote(value)} is not a path in JSON; ${JSON_PATHS}`)
+  return path
+}
+
 /** The form of a bearer token (RFC 6750 2.1). */
 const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
 
@@ -118,8 +166,46 @@ const TICKET_KEY = {
 /** A secret that signs. The length of a secret is not in the schema for editors, as the name of a variable may be shorter. */
 export const ticketKey = z.string(TICKET_KEY).refine(key => key.length >= 32, TICKET_KEY)
 
-/** A secret that travels in a header. */
 export const token = z
   .string(SECRET)
   .regex(B64TOKEN, SECRET)
   .refine(text => text.length >= 16, SECRET)
+
+/** Header names, lower-cased, with their exact values. */
+export function headers(noun: string, remedy: string) {
+  const value = z.string({ error: wantsSecret('a header value', 'use a string, e.g. "gold"') })
+  const values = z.record(z.string(), value, { error: wantsSecret(noun, remedy) })
+  return read(values, (given, issues) => renameKeys(given, headerName, issues))
+}
+
+/** Renames every key. A key that `rename` refuses, or that becomes the same as another, is an issue. */
+export function renameKeys<T>(
+  values: Record<string, T>,
+  rename: (key: string) => string,
+  ctx: Issues,
+): Record<string, T> {
+  const entries = Object.entries(values).map(([key, value]) => [renameOrReport(key, rename, key, ctx), value] as const)
+  const names = entries.map(([key]) => key)
+  Object.keys(values).forEach((key, index) => {
+    if (names.indexOf(names[index]!) < index) {
+      ctx.issues.push({
+        code: 'custom',
+        path: [key],
+        message: 'given twice in different cases; remove one',
+        input: key,
+      })
+    }
+  })
+  return Object.fromEntries(entries)
+}
+
+/** Renames one key. A key that `rename` refuses stays as it is and is an issue. */
+export function renameOrReport(value: string, rename: (value: string) => string, key: string, ctx: Issues): string {
+  try {
+    return rename(value)
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error
+    ctx.issues.push({ code: 'custom', path: [key], message: error.message, input: value })
+    return value
+  }
+}

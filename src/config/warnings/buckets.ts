@@ -1,7 +1,7 @@
 /** Warnings about single buckets. */
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { durationText } from '../../core/units.js'
-import { exactDuration, exactRate } from '../report/exact-units.js'
+import { exactDuration, exactRate } from '../read-values.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
 import { isScheduled, unreachedEntries } from '../schedule.js'
 import type { BucketSettings, RateSchedule, RouteSettings, Settings } from '../settings.js'
@@ -9,7 +9,6 @@ import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-
 
 /** How long HTTP clients, load balancers and people usually wait, in ms. */
 const PATIENCE = 30_000
-
 /** ms. A rate whose queue takes so long to drain is probably a quota. */
 const QUOTA = 3_600_000
 
@@ -24,8 +23,7 @@ export function bucketWarnings(settings: Settings): Warning[] {
     }
     return [
       ...timesOf(bucket),
-      ...tooSmall(bucket, users),
-      ...tooLarge(bucket, users),
+      ...(bucket.paces ? [] : [...tooSmall(bucket, users), ...tooLarge(bucket, users)]),
       ...idleBurst(bucket),
       ...idleInFlightAtGates(bucket, users),
       ...blocksAll(bucket),
@@ -42,7 +40,6 @@ function idleInFlightAtGates({ name, limits }: BucketSettings, users: readonly R
   return [{ path: ['buckets', name, 'maxInFlight'], message }]
 }
 
-/** Warns of times of day without effect. */
 function timesOf(bucket: BucketSettings): Warning[] {
   const { name, schedule, timeZone, tiers } = bucket
   const path = ['buckets', name]
@@ -71,6 +68,7 @@ function unreached(schedule: RateSchedule | undefined, path: readonly PropertyKe
 
 /** Warns of room for a single request: no queue in `shape`, no burst in `meter`. */
 function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
+  if (bucket.quota !== undefined) return []
   const shaping = users.filter(({ mode }) => mode === 'shape')
   const cost = Math.min(...(shaping.length > 0 ? shaping : users).map(route => smallestCost(route, bucket)))
   const [own, ...tiers] = placesOf(bucket)
@@ -80,16 +78,27 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     if (capacity >= 2 * cost) return []
     const room = `${capacity} has room for one request${cost === 1 ? '' : ` of cost ${cost}`} only`
     const atOnce = `raise it to at least ${2 * cost}, better to the burst that you expect`
+    const rateText = exactRate(rate)
+    if (shaping.length > 0 && isSlow(rateText)) {
+      const pace = `of ${rateText} one request leaves every ${durationText((cost || 1) / rate)}, and ${capacity} may be there`
+      const remedy = `if this is a count by the calendar, use e.g. "quota": { "limit": ${Number.parseFloat(rateText)}, "per": "month" }; if many may pass at once, set "burst" and a capacity, or "mode": "meter" on route "${shaping[0]!.name}"`
+      return [{ path: [...path, 'capacity'], message: `${pace}; ${remedy}` }]
+    }
     if (shaping.length > 0) {
       return [{ path: [...path, 'capacity'], message: `${room}, so there is no queue at all; ${atOnce}` }]
     }
     // "1/m" may well mean one at a time. "12/m" hardly does.
-    const rateText = exactRate(rate)
     if (Number.parseFloat(rateText) < 2 * cost) return []
     const pace = durationText(cost / rate)
     const message = `${room}: of ${rateText} only one every ${pace} passes, two at once never do; ${atOnce}`
     return [{ path: [...path, 'capacity'], message }]
   })
+}
+
+/** Whether a rate is written for more than a minute: it is hardly meant as a pace. */
+function isSlow(rateText: string): boolean {
+  const [, count = '', unit = 's'] = /\/(\d*)([smhd])$/.exec(rateText) ?? []
+  return unit === 'h' || unit === 'd' || (unit === 'm' && Number(count || 1) > 1)
 }
 
 /** Warns of a queue in which requests wait longer than their clients. */
@@ -103,7 +112,7 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     const wait = durationText(waitFor(cost, limits))
     if (waitFor(cost, limits) >= QUOTA) {
       const pace = `one request leaves every ${durationText((cost || 1) / limits.rate)}, the last of ${limits.capacity} after ${wait}`
-      const remedy = `if this is a quota that a client may use at once, set "burst": ${limits.capacity}, or "mode": "meter" on route "${route.name}"; if not, lower the capacity`
+      const remedy = `if this is a quota that a client may use at once, use "quota" where it starts anew with the calendar, set "burst": ${limits.capacity}, or "mode": "meter" on route "${route.name}"; if not, lower the capacity`
       return { path: [...path, 'capacity'], message: `${pace}; ${remedy}` }
     }
     const patience = exactDuration(PATIENCE)
@@ -117,7 +126,6 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
   })
 }
 
-/** Warns of a burst that is never used whole. */
 function idleBurst(bucket: BucketSettings): Warning[] {
   const [own, ...tiers] = placesOf(bucket)
   const isOwn = ({ burst, capacity }: BucketLimits): boolean => {

@@ -3,10 +3,8 @@ import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import type { Finding } from '../problems.js'
 import type { BucketSettings, KeyPart, RouteSettings, Settings } from '../settings.js'
 
-/** A warning with its path as a list. */
 export type Warning = Finding
-
-const CLIENTS: readonly KeyPart['kind'][] = ['ip', 'header', 'cookie', 'query']
+const CLIENTS: readonly KeyPart['kind'][] = ['ip', 'cert', 'header', 'cookie', 'query', 'path', 'jwt', 'body']
 
 /** Whether the key tells clients apart. If not, one instance serves many clients. */
 export function isPerClient({ key }: BucketSettings): boolean {
@@ -29,7 +27,6 @@ function partsOf({ key }: BucketSettings): Set<string> {
   return new Set(key.parts.filter(({ kind }) => kind !== 'all').map(part => JSON.stringify(part)))
 }
 
-/** The routes that use a bucket. */
 export function usersOf(bucket: BucketSettings, { routes }: Settings): RouteSettings[] {
   return routes.filter(({ mode, buckets }) => mode !== 'off' && buckets.includes(bucket))
 }

@@ -2,12 +2,7 @@ import { filesOf } from '../derived/open-files.js'
 import type { Problem } from '../load.js'
 import type { Settings } from '../settings.js'
 
-/**
- * Warns where the limits of the configuration need more open files than the system allows.
- *
- * @param allowed how many files each process may open
- * @param workers how many divide the limits
- */
+/** Warns where the limits need more open files than each process may open. */
 export function openFileWarnings(settings: Settings, allowed = Infinity, workers = 1): Problem[] {
   const { needed, fitting } = filesOf(settings, allowed, workers)
   if (needed <= allowed) return []

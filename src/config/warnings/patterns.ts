@@ -3,8 +3,8 @@ import { matchingPath } from '../../http/matching/matching-path.js'
 import { expressionOf, partsOf } from '../../http/matching/path-pattern.js'
 import { misplacedAnchor, requiredText } from '../checks/required-text.js'
 import { quote } from '../messages.js'
+import type { Finding } from '../problems.js'
 import type { MatchSettings, Settings } from '../settings.js'
-import { headerValueFaults } from './header-values.js'
 import type { Warning } from './key-scope.js'
 
 export function patternWarnings({ routes }: Settings): Warning[] {
@@ -53,4 +53,23 @@ function textFault(text: string, normalise: readonly string[]): string[] {
     const isSame = normalise.includes('case') ? compared === code.toUpperCase() : compared === code
     return isSame ? [] : [`${quote(code)} is ${quote(compared)} in the paths that are compared; write that`]
   })
+}
+
+/** @param path the place of the headers in the file */
+export function headerValueFaults(
+  headers: Readonly<Record<string, string>> | undefined,
+  path: readonly PropertyKey[],
+): Finding[] {
+  return Object.entries(headers ?? {}).flatMap(([name, value]) =>
+    headerValueFault(value).map(why => ({ path: [...path, name], message: `never matches: ${why}` })),
+  )
+}
+
+/** Why no header can have a value. */
+export function headerValueFault(value: string): string[] {
+  if (value === '') return ['an empty header counts as none; write a value, or "*" in a route']
+  if (value.trim() !== value) return ['header values have no space at their ends; remove it']
+  // Their bytes are read as Latin-1.
+  if (/[^\t\x20-\x7e\x80-\xff]/.test(value)) return ['header values have no such character; write visible ASCII']
+  return []
 }

@@ -7,7 +7,6 @@ import type { Warning } from './key-scope.js'
 
 const YEAR_MS = 365 * 86_400_000
 
-/** @param wallNow ms since 1970 */
 export function profileWarnings(settings: Settings, wallNow: number): Warning[] {
   const { routes } = settings
   const common = routes[0]?.upstream

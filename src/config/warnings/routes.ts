@@ -1,6 +1,7 @@
 /** Warnings about single routes. */
-import { windowOf } from '../../core/bucket/promises.js'
+
 import { durationText } from '../../core/units.js'
+import { windowOf } from '../../decider/costs.js'
 import {
   createPathMatcher,
   expressionOf,
@@ -15,6 +16,7 @@ import { requiredText } from '../checks/required-text.js'
 import { withEgressRoutes } from '../derived/egress-routes.js'
 import { either } from '../messages.js'
 import { allLimits, longestWaitOf, smallestCost, waitsForAnswers } from '../report/longest-waits.js'
+import { mayBeMissing } from '../schema/key.js'
 import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
@@ -120,8 +122,7 @@ function unlimitedTaker(
 
 /** Warns where a client chooses whether anything limits it. */
 function unlimited({ mode, buckets }: RouteSettings): string[] {
-  const isSkipped = ({ key: { parts, missing } }: BucketSettings) =>
-    missing === 'skip' && parts.some(part => 'name' in part || part.kind === 'host')
+  const isSkipped = ({ key: { parts, missing } }: BucketSettings) => missing === 'skip' && parts.some(mayBeMissing)
   if (mode === 'off' || buckets.length === 0 || !buckets.every(isSkipped)) return []
   const names = buckets.map(({ name }) => `"${name}"`).join(', ')
   return [
@@ -146,7 +147,6 @@ function idlePatience({ mode, patience }: RouteSettings): string[] {
 /** Headers whose requests are never answered together. */
 const NEVER_TOGETHER = ['authorization', 'cookie', 'range']
 
-/** Warns where no two requests are ever answered together. */
 function idleCoalesce({ coalesce, mode, gate, match }: RouteSettings, { egress }: Settings): string[] {
   if (!coalesce) return []
   if (mode !== 'shape') return [withoutQueue(mode)]
@@ -159,7 +159,6 @@ function idleCoalesce({ coalesce, mode, gate, match }: RouteSettings, { egress }
   return [`has no effect, as requests with the header "${name}" are never answered together; remove it`]
 }
 
-/** Warns where no bucket of a route books anything. */
 function idleAppointments(route: RouteSettings): string[] {
   const { appointments, buckets } = route
   const isBooked = (bucket: BucketSettings) =>
@@ -175,7 +174,6 @@ function idleAppointments(route: RouteSettings): string[] {
   ]
 }
 
-/** Why a setting of waiting requests is idle. */
 export function withoutQueue(mode: string): string {
   return `has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
 }
@@ -209,11 +207,7 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
   return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
 }
 
-/**
- * Warns when several clients or routes together may exceed a learnt rate, although each keeps to it.
- *
- * @param destined all routes, with egress one for each origin
- */
+/** Several clients or routes together may exceed a learnt rate, although each keeps to it. */
 function unsharedLearning(route: RouteSettings, destined: readonly RouteSettings[]): string[] {
   const { name, mode, upstream, buckets } = route
   if (!upstream.learn || mode === 'off') return []
@@ -246,7 +240,6 @@ function costlyHeader({ mode, cost, buckets }: RouteSettings): string[] {
   ]
 }
 
-/** Warns of costs for which nothing is counted, or nothing is read. */
 function idleBucketCosts({ mode, cost, upstream }: RouteSettings): { at: string[]; message: string }[] {
   if (cost.kind !== 'buckets') return []
   if (mode === 'off') {

@@ -1,14 +1,13 @@
 /** Warns of tiers that no request can be in. Keys and header values may be credentials, so a warning names their place only. */
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
-import { ipv6Network } from '../../http/ipv6-network.js'
-import { parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
-import { hostName } from '../../http/matching/host-pattern.js'
+import { ipv6Network, parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
+import { hostName } from '../../http/matching/wildcard.js'
 import { METHOD } from '../../http/method.js'
 import { either, quote } from '../messages.js'
 import type { BucketSettings, KeyPart, Settings } from '../settings.js'
-import { headerValueFault, headerValueFaults } from './header-values.js'
 import { usersOf, type Warning } from './key-scope.js'
+import { headerValueFault, headerValueFaults } from './patterns.js'
 
 /** Headers whose values may contain `*`, such as `*\/*`. */
 const WITH_STARS = /^(?:accept|if-)/
@@ -31,7 +30,6 @@ export function tierKeyWarnings(settings: Settings): Warning[] {
   })
 }
 
-/** Ranges of several tiers that are the same. */
 function sameRanges({ name, key, tiers }: BucketSettings): Warning[] {
   if (!isAddress(key)) return []
   const places = new Map<string, string>()
@@ -60,9 +58,13 @@ function keyFaults(text: string, bucket: BucketSettings, routes: readonly string
   const values = parts.length === 1 ? [text] : text.split('\n')
   const isWhole = values.length === parts.length
   const never = (why: string): string => `never matches: ${why}`
+  const hasStars = parts.some(part => part.kind === 'header' && WITH_STARS.test(part.name))
   const others = values.filter((_value, index) => !isWhole || parts[index]!.kind !== 'ip')
   return [
-    ...(isWhole ? values.flatMap((value, index) => addressFaults(value, parts[index]!, bucket)) : []).map(never),
+    ...(isWhole
+      ? values.flatMap((value, index) => (parts[index]!.kind === 'ip' ? oddAddress(value, bucket) : []))
+      : []
+    ).map(never),
     ...(others.some(isRange)
       ? [
           `${WHOLE}, so this range stands for no address in it; ranges are looked into only where the key is "ip" and nothing else`,
@@ -72,7 +74,7 @@ function keyFaults(text: string, bucket: BucketSettings, routes: readonly string
       ? values.flatMap((value, index) => valueFaults(value, parts[index]!, { bucket, routes }))
       : [`the key of the bucket has ${parts.length} parts, joined by "\\n"; write all of them`]
     ).map(never),
-    ...(others.some(value => value.includes('*')) && !parts.some(isHeaderWithStars)
+    ...(others.some(value => value.includes('*')) && !hasStars
       ? [
           `${WHOLE}, and "*" stands for nothing but itself; write the exact key, or match the pattern in a route with a bucket of its own`,
         ]
@@ -82,14 +84,6 @@ function keyFaults(text: string, bucket: BucketSettings, routes: readonly string
 
 function isRange(value: string): boolean {
   return value.includes('/') && parseRange(value) !== undefined
-}
-
-function isHeaderWithStars(part: KeyPart): boolean {
-  return part.kind === 'header' && WITH_STARS.test(part.name)
-}
-
-function addressFaults(value: string, part: KeyPart, bucket: BucketSettings): string[] {
-  return part.kind === 'ip' ? oddAddress(value, bucket) : []
 }
 
 interface Users {
@@ -115,14 +109,20 @@ function valueFaults(value: string, part: KeyPart, { bucket, routes }: Users): s
       return hostName(value) === value
         ? []
         : [`hosts in keys are in lower case, without port and dot at the end; use ${quote(hostName(value))}`]
+    case 'cert':
+      return /^[\da-f]{64}$/.test(value)
+        ? []
+        : ['it is no fingerprint; use the SHA-256 of the certificate in DER, as 64 hex digits in lower case']
     case 'query':
+    case 'path':
+    case 'jwt':
+    case 'body':
       return value.trim() === value && value !== '' ? [] : ['values in keys have no space at their ends; remove it']
     default:
       return headerValueFault(value)
   }
 }
 
-/** Why no request can have this address in its key. */
 function oddAddress(address: string, { key }: BucketSettings): string[] {
   const { ipv6 } = key
   const isRange = address.includes('/')

@@ -1,21 +1,15 @@
-/**
- * What rejected clients are told: the first one when it would be admitted if nobody else came, each further one a slot later
- * (bucket/promises.ts). One that asks again is told the same moment again, so a flood of rejections moves nobody's.
- */
-
-import { slackOf } from '../bucket/limits.js'
-import { PromisedMoment, windowOf } from '../bucket/promises.js'
+/** What rejected clients are told: one moment each, a slot apart (bucket/promises.ts). One that asks again is told the same. */
+import { slackOf, windowOf } from '../../decider/costs.js'
+import { PromisedMoment } from '../bucket/promises.js'
 import { type Arrival, costIn, type Demand, type Rejection, type SharedBucket } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 
 /** Where a request is rejected. Times are in ms. */
 interface Occasion {
   readonly now: number
-  /** The longest predicted wait to which it would be admitted. */
   readonly maxWait: number
   /** How many instances reject and promise like this one. */
   readonly instances: number
-  /** Numbers a new booking. */
   number(): number
 }
 
@@ -39,7 +33,7 @@ export function repeated({ arrival, rejection }: Promisable, now: number): Rejec
   const { client } = arrival
   const fit = now + retryAfterMs
   const known = lastPromise(client, buckets, now)
-  if (known === undefined || !isOn(known, fit, now)) {
+  if (known === undefined || (known.booked !== undefined && known.at <= now && known.booked.until < fit)) {
     forget(client, buckets, now)
     return undefined
   }
@@ -48,7 +42,6 @@ export function repeated({ arrival, rejection }: Promisable, now: number): Rejec
   return told(rejection, known.cost === costIn(arrival, buckets[0]!) ? known.booked : undefined, at - now)
 }
 
-/** The rejection as its client is to be told of it. */
 export function withPromise(arrival: Arrival, rejection: Rejection, occasion: Occasion): Rejection {
   const { now } = occasion
   const asks = promisable(arrival, rejection, now)
@@ -83,31 +76,27 @@ function withNewPromise(
   return told(rejection, booked, at - now)
 }
 
-/** Whether what was promised holds still. Its client comes too early, or without what says that it has booked. */
-function isOn({ at, booked }: PromisedMoment, fit: number, now: number): boolean {
-  return booked === undefined || at > now || booked.until >= fit
-}
-
 function isPromising({ shadow, route }: Arrival, { reason, buckets }: Rejection, now: number): boolean {
   if (shadow || buckets.length === 0) return false
+  // All may come back when a quota starts anew.
+  if (buckets.some(({ limits }) => limits.quota !== undefined)) return false
   // During a pause nothing drains as usual. All are told when it is over.
   return (reason === 'overflow' || reason === 'max-wait') && route.gate.pausedFor(now) === 0
 }
 
 /** A request as it asks for what it has booked, if the moment of that has come. */
-export function claiming(arrival: Arrival, now: number): Arrival {
+export function redeeming(arrival: Arrival, now: number): Arrival {
   const { client, appointment, stack } = arrival
-  const id = appointment?.claim
+  const id = appointment?.redeems
   if (id === undefined || client === undefined) return arrival
   for (const { extras } of stack) {
     const promise = extras?.promises?.of(client, now)
     if (promise?.booked?.id !== id || promise.at > now + SAME_TIME) continue
-    return { ...arrival, claims: { client, id, at: Math.min(now, promise.at) } }
+    return { ...arrival, redeems: { client, id, at: Math.min(now, promise.at) } }
   }
   return arrival
 }
 
-/** What the client of a request has booked, if its moment has come. */
 export function bookingOf(demand: Demand, client: string, now: number): number | undefined {
   for (const bucket of demand.stack) {
     const promise = bucket.extras?.promises?.of(client, now)
@@ -117,7 +106,6 @@ export function bookingOf(demand: Demand, client: string, now: number): number |
   return undefined
 }
 
-/** A moment that a client was promised, in ms, and the bucket that has promised it. */
 interface OpenPromise {
   readonly at: number
   readonly bucket: SharedBucket
@@ -140,7 +128,7 @@ export function promiseKept({ client, appointment, stack }: Arrival, now: number
     const promises = bucket.extras?.promises
     if (promises === undefined) continue
     const promise = client === undefined ? undefined : promises.of(client, now)
-    if (promise?.booked !== undefined && promise.booked.id === appointment?.claim) promises.drop(promise)
+    if (promise?.booked !== undefined && promise.booked.id === appointment?.redeems) promises.drop(promise)
     bucket.endPromises(now)
   }
 }
@@ -149,7 +137,6 @@ function told(rejection: Rejection, booked: PromisedMoment['booked'], retryAfter
   return { ...rejection, retryAfterMs, ...(booked && { booking: booked.id }) }
 }
 
-/** The latest promise of these buckets to a client. */
 function lastPromise(client: string, buckets: readonly SharedBucket[], now: number): PromisedMoment | undefined {
   let latest: PromisedMoment | undefined
   for (const { extras } of buckets) {
@@ -166,7 +153,6 @@ function forget(client: string, buckets: readonly SharedBucket[], now: number): 
   }
 }
 
-/** The moment after those that a bucket has promised, in ms. */
 function nextMoment(
   arrival: Arrival,
   bucket: SharedBucket,
@@ -177,7 +163,7 @@ function nextMoment(
   const cost = costIn(arrival, bucket)
   const promises = bucket.openPromises()
   // All that has been booked fits before what is booked.
-  const kept = kind === 'booked' ? promises.booked : bucket.reserved(now)
+  const kept = kind === 'booked' ? promises.bookedCost : bucket.reserved(now)
   const ahead = bucket.level(now) + kept + cost - roomFor(arrival, bucket, maxWait)
   return Math.max(promises.last + (instances * cost) / limits.rate, now + ahead / limits.rate)
 }
@@ -194,7 +180,6 @@ function shortestWindow(arrival: Arrival, buckets: readonly SharedBucket[], maxW
   return Math.min(...windows)
 }
 
-/** The level up to which a bucket admits a request. */
 function roomFor(arrival: Arrival, bucket: SharedBucket, maxWait: number): number {
   const { limits } = bucket
   const cost = costIn(arrival, bucket)

@@ -1,5 +1,4 @@
 /** What the client of a rejected request is told that waits to come again, as in a page of a browser. */
-
 import { type Arrival, costIn, type Rejection } from '../queue/lane.js'
 import { timeUntilFit } from './decide.js'
 import { predictedWait } from './predicted-wait.js'
@@ -18,7 +17,6 @@ export interface Comeback {
 interface Place {
   readonly now: number
   readonly mode: 'shape' | 'meter'
-  /** The longest predicted wait to which it would be admitted. */
   readonly maxWait: number
 }
 
@@ -30,7 +28,7 @@ export function comebackOf(arrival: Arrival, rejection: Rejection, until: number
   const wait = until + queuedThen(arrival, place)
   const { reason, buckets } = rejection
   const [bucket] = buckets
-  if (bucket === undefined || (reason !== 'overflow' && reason !== 'max-wait'))
+  if (bucket === undefined || bucket.limits.quota !== undefined || (reason !== 'overflow' && reason !== 'max-wait'))
     return { until, wait, position: undefined }
   const cost = costIn(arrival, bucket)
   return { until, wait, position: Math.max(1, Math.ceil((wait * bucket.limits.rate) / cost - ROUNDING)) }

@@ -1,7 +1,7 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
-
-import { type BucketLimits, slackOf, timeToPass } from '../bucket/limits.js'
-import { isCost, LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { isCost, slackOf } from '../../decider/costs.js'
+import { type BucketLimits, timeToPass } from '../bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import {
   type Arrival,
   costAt,
@@ -13,14 +13,10 @@ import {
   type SharedBucket,
 } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
-import { timeUntilLevel } from './drain-time.js'
-import { isMixed } from './mixed-costs.js'
+import { isMixed, timeUntilLevel } from './drain-time.js'
 import { levelWait, predictedWait } from './predicted-wait.js'
 
-/**
- * @param maxWait ms. It is rejected for a longer predicted wait (predicted-wait.ts).
- * @param pause ms during which nothing leaves
- */
+/** @param maxWait ms. A longer predicted wait is rejected. @param pause ms during which nothing leaves */
 export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0): Rejection | undefined {
   const { stack, costs } = arrival
   const refused = uncountable(arrival)
@@ -47,7 +43,6 @@ export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0
   return undefined
 }
 
-/** The rejection of a request whose cost no bucket can count. */
 export function uncountable({ stack, cost, costs }: Demand): Rejection | undefined {
   if (isCost(cost) && (costs === undefined || costs.every(isCost))) return undefined
   return { reason: 'too-costly', buckets: stack, retryAfterMs: undefined }
@@ -74,7 +69,8 @@ function explainRejection(arrival: Arrival, maxWait: number, now: number, pause:
     bucket => bucket.excess(costIn(arrival, bucket) + reservedFrom(arrival, bucket, now), now) > 0,
   )
   // Its turn among others may come before all of them have left.
-  const wait = predictedWait(arrival, now, pause) + timeOfReserved(arrival, now)
+  const reserved = stack.map(bucket => timeToPass(bucket.limits, reservedFrom(arrival, bucket, now), now))
+  const wait = predictedWait(arrival, now, pause) + Math.max(0, ...reserved)
   if (blocked.length + full.length === 0 && wait <= maxWait) return undefined
   // Of buckets that delay one after the other each may fit by itself.
   const late = isMixed(arrival) ? wait - Math.max(0, maxWait) : 0
@@ -86,14 +82,6 @@ function explainRejection(arrival: Arrival, maxWait: number, now: number, pause:
     return levelWait(bucket, costIn(arrival, bucket), { level, now, pause }) > maxWait
   })
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
-}
-
-/** ms in which what is kept for others leaves. */
-function timeOfReserved(demand: Demand, now: number): number {
-  let time = 0
-  for (const bucket of demand.stack)
-    time = Math.max(time, timeToPass(bucket.limits, reservedFrom(demand, bucket, now), now))
-  return time
 }
 
 /** ms. Whole seconds are told, and each client another moment. */
@@ -109,6 +97,8 @@ function roomFor(limits: BucketLimits, cost: number, maxWait: number): number {
 function timeUntilRoom(bucket: SharedBucket, target: number, reserved: number, now: number): number {
   const excess = bucket.level(now) + reserved - target
   if (excess <= 0) return 0
+  const { quota } = bucket.limits
+  if (quota !== undefined) return Math.max(0, quota.until - now)
   // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
   return Math.max(
     timeToPass(bucket.limits, excess, now),

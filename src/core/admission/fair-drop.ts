@@ -7,8 +7,7 @@
  * included. One whose requests all claim slots has none to give and comes last. A bucket keeps the lanes of a class in a heap
  * once it was asked for the heaviest, or for the one with the newest request.
  */
-
-import { slackOf } from '../bucket/limits.js'
+import { slackOf } from '../../decider/costs.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, Ranking } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../priority.js'
@@ -17,7 +16,6 @@ import { findLane, lanesBelow } from '../queue/tree.js'
 import { NONE, withEntry } from '../structures/compact-list.js'
 import { predictedWait, timeToLeave } from './predicted-wait.js'
 
-/** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
   for (const bucket of lane.stack) {
     for (const among of bucket.extras?.rankings ?? NONE) {
@@ -34,12 +32,10 @@ function rankOf(lane: Lane, { by }: Ranking<Lane>): number {
   return by === 'age' ? -newest.arrivedAt : -lane.queued / lane.weight
 }
 
-/** A lane is gone. */
 export function dropRank(lane: Lane): void {
   for (const rank of lane.ranks) rank.among.remove(rank)
 }
 
-/** What a newcomer finds. */
 export interface Circumstances {
   /** ms. How long it may wait. */
   readonly maxWait: number
@@ -49,10 +45,7 @@ export interface Circumstances {
   readonly leaving?: Ticket
 }
 
-/**
- * The requests that make room for a newcomer in its full buckets. Undefined: there are none, or it would not be admitted
- * even so.
- */
+/** The requests that make room for a newcomer in its full buckets. Undefined: it would not be admitted even so. */
 export function makeRoom(
   arrival: Arrival,
   full: readonly SharedBucket[],
@@ -84,7 +77,6 @@ export function makeRoom(
   return !goes ? undefined : victims.filter(ticket => ticket !== leaving)
 }
 
-/** What these requests cost a bucket, in cost units. */
 function costOf(bucket: SharedBucket, tickets: readonly Ticket[]): number {
   return tickets.reduce((sum, ticket) => sum + costIn(ticket, bucket), 0)
 }
@@ -108,10 +100,7 @@ function findBehind(bucket: SharedBucket, arrival: Arrival, excess: number, alre
   return victims
 }
 
-/**
- * The requests that make room for `excess` cost units of a newcomer in a full bucket, newest first. Undefined: the
- * newcomer's lane has its share already, or no other lane of its class has more than it would have.
- */
+/** The newest requests that make room for `excess` cost units. Undefined: the newcomer has its share, or nobody has more. */
 function findHeavier(
   bucket: SharedBucket,
   arrival: Arrival,
@@ -156,7 +145,6 @@ function* displaceable(tickets: Iterable<Ticket>, { shadow = false }: Arrival): 
   }
 }
 
-/** The requests of a lane that can make room. */
 function* newestFirst({ tickets, aside }: Lane): Generator<Ticket> {
   let queued = tickets.last
   let other = aside?.last
@@ -171,7 +159,6 @@ function* newestFirst({ tickets, aside }: Lane): Generator<Ticket> {
   }
 }
 
-/** The newest request of a lane that can make room. */
 function newestOf({ tickets, aside }: Lane): Ticket | undefined {
   const queued = tickets.last
   const other = aside?.last
@@ -179,7 +166,6 @@ function newestOf({ tickets, aside }: Lane): Ticket | undefined {
   return queued.arrivedAt >= other.arrivedAt ? queued : other
 }
 
-/** The requests of all lanes in a ranking by age, newest first. The ranking is changed until the end. */
 function* newestOfAll(ranking: Ranking<Lane>): Generator<Ticket> {
   const begun = new Map<Lane, { next: Ticket | undefined; readonly rest: Iterator<Ticket> }>()
   try {

@@ -6,8 +6,8 @@
  * The copy has all lanes that meet a newcomer at a bucket, or meet one of these, and so on. So the time to make it, and to run
  * it, grows with the requests that wait there.
  */
-
 import { allSources } from '../bucket/waiting.js'
+import { ignore } from '../maybe-promise.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
 import {
   type Arrival,
@@ -25,31 +25,25 @@ import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { addLast, countQueued, openLane, sourcesBelow } from '../queue/tree.js'
 import { DueHeap } from '../structures/due-heap.js'
 
-/** A newcomer, and how long nothing leaves to its upstream. */
+/** A newcomer, and for how many ms nothing leaves to its upstream. */
 export interface Newcomer {
   readonly arrival: Arrival
-  /** ms */
   readonly pause: number
 }
 
 const NO_WAITER = { release: ignore, expire: ignore, reject: ignore }
 
-/** More requests wait than are to be copied. */
 class TooMany extends Error {}
 
 export interface LookAheadOptions {
   /** ms */
   readonly now: number
-  /** The most requests that are copied. */
   readonly most: number
   /** Of buckets that become free at one moment the one with the lower number is first. Absent: any. */
   orderOf?(bucket: SharedBucket): number
 }
 
-/**
- * The newcomers, ready to leave. Each is as if it were alone: it takes no slot, though it has weight in its share nodes until it
- * has left. Undefined: too many requests wait.
- */
+/** The newcomers, ready to leave, each as if alone: it has weight, but takes no slot. Undefined: too many requests wait. */
 export function lookAhead(newcomers: readonly Newcomer[], options: LookAheadOptions): LookAhead | undefined {
   try {
     return new LookAhead(newcomers, options)
@@ -68,11 +62,8 @@ export class LookAhead {
   readonly #routes = new Map<LaneRoute, LaneRoute>()
   readonly #buckets = new Map<SharedBucket, SharedBucket>()
   readonly #sources = new Map<Source, Source>()
-  /** Copies of buckets whose limits will change. */
   readonly #changing: SharedBucket[] = []
-  /** Buckets whose sources are to be copied. */
   readonly #open: SharedBucket[] = []
-  /** By the ticket of each newcomer that has not left: its place. */
   readonly #newcomers = new Map<Ticket, number>()
   /** ms. Undefined: it has not left yet. */
   readonly waits: (number | undefined)[]
@@ -97,7 +88,6 @@ export class LookAhead {
     return this.#newcomers.size > 0 && this.#advance()
   }
 
-  /** False: nothing happens any more. */
   #advance(): boolean {
     const free = this.#ready.due
     const resumed = this.#pauses.nextDue
@@ -186,7 +176,6 @@ export class LookAhead {
     }
   }
 
-  /** Copies what meets a source before the gate. */
   #copyTree(source: Source): void {
     let top = source
     while (top.parent?.parent !== undefined) top = top.parent
@@ -252,8 +241,10 @@ export class LookAhead {
     for (let ticket = this.#ready.next(slot); ticket !== undefined; ticket = this.#ready.next(slot)) {
       this.#withdraw(ticket, slot)
       const index = this.#newcomers.get(ticket)
-      if (index === undefined) this.#pass(ticket, slot)
-      else {
+      if (index === undefined) {
+        passStack(ticket, slot, slot)
+        for (const bucket of ticket.stack) this.#ready.occupied(bucket, slot)
+      } else {
         this.#newcomers.delete(ticket)
         this.waits[index] = slot - this.#now
         giveTurnBack(ticket)
@@ -270,12 +261,6 @@ export class LookAhead {
       if (bucket.nextCost > 0) this.#ready.pickAgain(bucket, slot)
     }
     if (lane.tickets.size === 0) this.#ready.closed(lane)
-  }
-
-  #pass(ticket: Ticket, slot: number): void {
-    const { stack } = ticket.lane
-    passStack(ticket, slot, slot)
-    for (const bucket of stack) this.#ready.occupied(bucket, slot)
   }
 }
 
@@ -295,5 +280,3 @@ function copyTickets(from: Lane, to: Lane): void {
     }
   }
 }
-
-function ignore(): void {}

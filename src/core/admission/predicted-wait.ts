@@ -3,57 +3,41 @@
  *
  * At each bucket of its stack, from its own to everyone's, what leaves first is counted: the requests before it in its lane,
  * and of each other contender what its turns allow until the newcomer's turn (fair-queue.ts). With a deficit d and a grant g
- * for each turn, n turns allow d + (n - 1) * g, and no more than it has waiting, and no more than its own bucket lets pass in
- * that time. Then
+ * for each turn, n turns allow d + (n - 1) * g, and no more than it has waiting or its own bucket lets pass in that time. Then
  *
  *     wait(bucket) = time until it is free + (cost in its lane + cost of the others) / rate,
  *
- * but no less than one turn of the others after it has passed the bucket before. The wait is the longest of these. It is
- * never above the time in which the levels leave, which is what counts for a request that is alone on its buckets.
+ * but no less than one turn of the others after it has passed the bucket before. The wait is the longest of these, and never
+ * above the time in which the levels leave, which counts for a request that is alone on its buckets. Of the classes before the
+ * newcomer's all goes first, and of those behind it their share. What waits in other instances takes turns, too, as far as it
+ * is known (bucket/elsewhere.ts).
  *
  * This is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for those
- * that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
- * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound. It takes about as long as a release, as
- * the arrivals of a flood are to be judged by it. Who has more time asks for the exact wait, which lets all that waits leave
- * (look-ahead.ts).
- *
- * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
- *
- * Where requests cost different amounts in the buckets of a stack: mixed-costs.ts.
- *
- * What waits in other instances takes turns with what waits here, as far as the store has told of it (bucket/elsewhere.ts). Else
- * only `exactWaits` sees that there is something.
+ * that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more than `MOST_COMPARED`
+ * contenders it is an upper bound. It takes about as long as a release, as the arrivals of a flood are to be judged by it. Who
+ * has more time asks for the exact wait (look-ahead.ts). Where costs differ in the buckets of a stack: drain-time.ts.
  */
-
+import { slackOf } from '../../decider/costs.js'
 import { costElsewhere, costOfClasses, type Elsewhere } from '../bucket/elsewhere.js'
-import { type BucketLimits, passedIn, slackOf, timeToPass, timeUntilDrained } from '../bucket/limits.js'
+import { type BucketLimits, passedIn, timeToPass, timeUntilDrained } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { sourceBefore } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
 import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
-import { SAME_TIME, soleLane } from '../queue/ready-lanes.js'
+import { onlyLane, SAME_TIME } from '../queue/ready-lanes.js'
 import { findLane, sourcesBelow } from '../queue/tree.js'
+import { isMixed, waitOfMixed } from './drain-time.js'
 import { type LookAhead, lookAhead, type Newcomer } from './look-ahead.js'
-import { isMixed, waitOfMixed } from './mixed-costs.js'
 
-/** Contenders of a bucket that are looked at one by one. */
 const MOST_COMPARED = 64
-
 /** How often the time that others have to pass their own buckets is taken from the answer so far. */
 const ROUNDS = 3
-
 /** Requests that `exactWaits` copies at once, or for all newcomers together. */
 const MOST_COPIED = 20_000
-
-/** Releases between two breaks of `exactWaits`. */
 const RELEASES_AT_ONCE = 200
 
-/**
- * @param pause ms during which nothing leaves
- * @param most the answer is exact if no more requests than this wait where it would
- * @returns ms
- */
+/** @param most the answer is exact if no more requests than this wait where it would @returns ms */
 export function predictedWait(arrival: Arrival, now: number, pause: number, most = 0): number {
   if (most > 0 && meetsOthers(arrival) && !sharesTurns(arrival, now)) {
     const ahead = lookAhead([{ arrival, pause }], { now, most })
@@ -64,16 +48,14 @@ export function predictedWait(arrival: Arrival, now: number, pause: number, most
   return estimate(arrival, now, pause)
 }
 
-/** What `exactWaits` needs of the engine. */
 interface Present {
   settle(): number
   lookAhead(newcomers: readonly Newcomer[], most: number): LookAhead | undefined
 }
 
 /**
- * As `predictedWait`, of several newcomers, each as if it came alone. It is exact, unless far too many requests wait. With many of
- * them the newcomers are looked at together, so that they add weight to the nodes that they share: where users share the bucket
- * of a tenant it may be a turn off.
+ * As `predictedWait`, of several newcomers, each as if it came alone. Exact, unless far too many requests wait. With many the
+ * newcomers are looked at together, so they add weight to nodes that they share, and it may be a turn off.
  */
 export function* exactWaits(newcomers: readonly Newcomer[], present: Present): Generator<void, number[]> {
   const now = present.settle()
@@ -83,7 +65,7 @@ export function* exactWaits(newcomers: readonly Newcomer[], present: Present): G
     return Math.max(0, between === undefined ? estimate(arrival, now, pause) : Math.max(between, pause))
   })
   const places = newcomers.flatMap((_, place) => (isCopied[place] ? [place] : []))
-  const waiting = Math.max(0, ...places.map(place => waitingWith(newcomers[place]!.arrival)))
+  const waiting = Math.max(0, ...places.flatMap(place => newcomers[place]!.arrival.stack.map(({ waiting }) => waiting)))
   const each = waiting * places.length <= MOST_COPIED ? 1 : places.length
   for (let from = 0; from < places.length; from += each) {
     const some = places.slice(from, from + each)
@@ -98,10 +80,7 @@ export function* exactWaits(newcomers: readonly Newcomer[], present: Present): G
   return waits
 }
 
-/**
- * What the wait of a newcomer comes from: the bucket that adds most to it, or the pause. Undefined: it does not wait. Nearly, as
- * `predictedWait` is nearly exact.
- */
+/** The bucket that adds most to a newcomer's wait, or the pause. Undefined: it does not wait. Nearly, as `predictedWait`. */
 export function causeOfWait(arrival: Arrival, now: number, pause: number): SharedBucket | 'pause' | undefined {
   const { stack, cost } = arrival
   const times: number[] = []
@@ -133,17 +112,11 @@ function waitBetweenOthers({ stack, cost }: Arrival, now: number): number | unde
   return longest
 }
 
-/** How many wait for the bucket of its stack for which most do. */
-function waitingWith({ stack }: Arrival): number {
-  return Math.max(...stack.map(({ waiting }) => waiting))
-}
-
 /** Whether it has turns among requests of other instances. What waits there is known by class only. */
 function sharesTurns({ stack }: Arrival, now: number): boolean {
   return stack.some((bucket, place) => (bucket.elsewhere(now, place)?.others.length ?? 0) > 0)
 }
 
-/** Whether requests wait for any of its buckets, so that formulas may not be exact. */
 function meetsOthers({ stack }: Arrival): boolean {
   return stack.some(({ waiting }) => waiting > 0)
 }
@@ -176,11 +149,7 @@ interface LevelAt {
   readonly pause: number
 }
 
-/**
- * How long, in ms, a level takes to leave, less what rounding may add.
- *
- * @param queued the part of the level that waits, in cost units
- */
+/** ms in which a level leaves, of which `queued` waits, less what rounding may add. */
 export function timeToLeave(limits: BucketLimits, { level, now, pause }: LevelAt, queued: number): number {
   if (pause === 0) return timeToPass(limits, level, now) - SAME_TIME
   // What has passed leaks during the pause. What is queued does not.
@@ -188,11 +157,7 @@ export function timeToLeave(limits: BucketLimits, { level, now, pause }: LevelAt
   return pause + timeToPass(limits, Math.max(0, left), now + pause) - SAME_TIME
 }
 
-/**
- * ms, from `now` on, until everything has left that goes first by its lane and by the turns of others.
- *
- * @param times is given the time after each bucket
- */
+/** ms, from `now` on, until all that goes first has left. `times` is given the time after each bucket. */
 function turnsWait(arrival: Arrival, now: number, times?: number[]): number {
   const { route, stack, priority = DEFAULT_PRIORITY } = arrival
   const lane = findLane(arrival)
@@ -205,23 +170,18 @@ function turnsWait(arrival: Arrival, now: number, times?: number[]): number {
   return before.time
 }
 
-/** A bucket that a newcomer comes to. */
 interface Meeting {
   readonly arrival: Arrival
-  /** In which it will wait, if that exists. */
   readonly lane: Lane | undefined
-  /** The place of the bucket in its stack. */
   readonly place: number
   /** Of what waits there, as in `Contention`. Undefined: nothing. */
   readonly source: Source | undefined
   readonly now: number
 }
 
-/** What a newcomer has passed so far. */
 interface Passed {
   /** Cost units here that go first, of its lane and of others. */
   readonly own: number
-  /** Where it waits below the next bucket. */
   readonly child: Source | undefined
   /** ms from now. */
   readonly time: number
@@ -259,7 +219,7 @@ function passNext(meeting: Meeting, { own, child, time }: Passed): Passed {
 }
 
 function elsewhereOf({ arrival, lane, place, source, now }: Meeting): Elsewhere | undefined {
-  const isAlone = source === undefined || (lane !== undefined && soleLane(source) === lane)
+  const isAlone = source === undefined || (lane !== undefined && onlyLane(source) === lane)
   return arrival.stack[place]!.elsewhere(now, place, isAlone ? arrival : undefined)
 }
 
@@ -270,7 +230,6 @@ function startOf(bucket: SharedBucket, place: number, elsewhere: Elsewhere | und
   return Math.max(0, timeUntilDrained(bucket, now), before)
 }
 
-/** A newcomer where instances contend for a bucket. */
 interface Ahead {
   readonly priority: number
   /** Of the contender here to which it belongs. */
@@ -310,7 +269,6 @@ function costOfOtherTrees(bucket: SharedBucket, { gate, priority }: Tree, cost: 
   return costOfClasses({ alike, before, behind }, cost, bucket.limits)
 }
 
-/** Where a class of requests waits. */
 interface Tree {
   readonly gate: Gate
   readonly priority: number
@@ -329,12 +287,9 @@ function sourcesOn(root: ShareNode, stack: readonly SharedBucket[]): (Source | u
   return path
 }
 
-/** Where a newcomer contends with others. */
 interface Contention {
-  /** The node where they meet, or the only lane with which it will. */
   readonly source: Source
   readonly bucket: SharedBucket
-  /** Where the newcomer waits below it. Undefined: nobody waits there yet. */
   readonly child: Source | undefined
   /** With the newcomer. */
   readonly weight: number
@@ -365,7 +320,6 @@ function costOfOthers(contention: Contention, { ahead, start }: { ahead: number;
   return sum
 }
 
-/** Who contends, and the most cost units that it sends first. */
 interface Other {
   readonly source: Source
   readonly most: number

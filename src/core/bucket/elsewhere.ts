@@ -1,12 +1,9 @@
 /** What waits for a bucket in other instances, and goes before a newcomer. */
-
 import { DEFAULT_MIN_SHARE } from '../priority.js'
 import type { BucketLimits } from './limits.js'
 
-/** What waits in other instances, of one class. */
 export interface OtherClass {
   readonly priority: number
-  /** Of the lanes in which it waits, together. */
   readonly weight: number
   /** Cost units. */
   readonly cost: number
@@ -16,7 +13,6 @@ export interface OtherClass {
 
 /** What is known of the others at a bucket that instances share. Times in ms. */
 export interface Elsewhere {
-  /** What has no slot yet. */
   readonly others: readonly OtherClass[]
   /** Cost units of what waits here that has a slot, or for which one is there. */
   readonly covered: number
@@ -30,6 +26,10 @@ export interface Elsewhere {
 export interface LaneName {
   readonly route: { readonly name: string }
   readonly stack: readonly object[]
+}
+
+export function laneNameOf({ route, stack }: LaneName): string {
+  return [route.name, ...(stack as readonly { readonly key: string }[]).map(({ key }) => key)].join('\0')
 }
 
 /** What contends for a bucket without a slot, up to a newcomer and with it. Costs are in cost units. */
@@ -61,7 +61,6 @@ export function costElsewhere(others: readonly OtherClass[], here: Contention, l
   return costOfClasses(classes, here.all, limits)
 }
 
-/** Cost units by their class: alike, those that go before it, and those behind it. */
 export interface CostByClass {
   /** Of this only what leaves before. */
   readonly alike: number

@@ -1,7 +1,5 @@
-/** What a bucket allows. */
 export interface BucketLimits {
   readonly name: string
-  /** The tier of its keys, if any. */
   readonly tier?: string
   /** Cost units per ms. */
   readonly rate: number
@@ -9,10 +7,7 @@ export interface BucketLimits {
   readonly capacity: number
   /** So much may leave without spacing after idling, in cost units. Absent: one request. */
   readonly burst?: number
-  /**
-   * What an overflow does where nobody of a class behind the newcomer's can make room: it only rejects (default), fills the bucket to its brim, or makes room for a lane with less
-   * than its share by rejecting the newest of the heaviest lane.
-   */
+  /** If no later class makes room: rejects (default), fills the bucket, or rejects the newest of the heaviest lane. */
   readonly overflow?: 'reject' | 'fill' | 'fair'
   /** How long an overflow blocks the key: ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
@@ -28,17 +23,33 @@ export interface BucketLimits {
   readonly lateness?: number
   /** What they are known to become. Absent: nobody knows of a change. */
   readonly next?: NextLimits
+  /** It is a quota: what has passed counts until the period is over, up to the capacity. The rate only has to be `ANY_RATE`. */
+  readonly quota?: QuotaPeriod
+  /** It paces what is left of the quota before it in its stack (pace.ts). */
+  readonly paces?: true
   /** The common limits, where these are one instance's share of them. */
   readonly whole?: BucketLimits
+}
+
+/** What passes in a period counts in it. At its end the count starts anew, whatever the limits are then known to be. */
+export interface QuotaPeriod {
+  /** When it began, and when it is over, in ms of the core's clock. */
+  readonly from: number
+  readonly until: number
+  /** When it is over, in ms since 1970: the same in all instances, so that a store tells periods apart by it. */
+  readonly end: number
+}
+
+/** Whether a moment is in an earlier period than now. Both in ms of the core's clock. */
+export function isFormer({ from, until }: QuotaPeriod, moment: number, now: number): boolean {
+  return moment < (now < until ? from : until)
 }
 
 /** Limits from a moment of the core's clock on. */
 export interface NextLimits {
   /** ms */
   readonly at: number
-  /** Cost units per ms. */
   readonly rate: number
-  /** Cost units. */
   readonly capacity: number
 }
 
@@ -67,9 +78,4 @@ export function passedIn({ rate, next }: BucketLimits, from: number, until: numb
   if (next === undefined || until <= next.at) return (until - from) * rate
   const since = Math.max(from, next.at)
   return (since - from) * rate + (until - since) * next.rate
-}
-
-/** How much a bucket may still hold of what has left when a cost leaves, in cost units. Without a burst: nothing. */
-export function slackOf({ burst }: BucketLimits, cost: number): number {
-  return burst === undefined ? 0 : Math.max(0, burst - cost)
 }

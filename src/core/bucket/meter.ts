@@ -8,19 +8,11 @@
  * (1e-7 ms after ten days of uptime) and would refuse the b-th of b simultaneous requests. Here b simultaneous requests
  * add up without any product.
  */
-
-import type { BucketLimits } from './limits.js'
+import { isCost } from '../../decider/costs.js'
+import { type BucketLimits, isFormer } from './limits.js'
 
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
-
-/**
- * Whether buckets can count a cost. NaN would stay in the level for ever, and each comparison with it is false. Levels are sums of
- * costs, so a larger one could make them infinite.
- */
-export function isCost(cost: unknown): cost is number {
-  return typeof cost === 'number' && cost >= 0 && cost <= Number.MAX_SAFE_INTEGER
-}
 
 /**
  * Times are in ms, costs in cost units.
@@ -46,6 +38,8 @@ export class Meter {
 
   /** Changes what the bucket allows. Its level stays, and drains at the new rate from now on. */
   setLimits(limits: BucketLimits, now: number): void {
+    // A count does not drain. What has drained until now is not to come back in it.
+    if (limits.quota !== undefined && this.allowed.quota === undefined) this.set(this.hold(now), now)
     if (limits.rate !== this.allowed.rate) {
       // `held` stays whole, as `postpone` compares it with a cost. Its date moves so that as much is left as before.
       const leaked = this.held - this.hold(now)
@@ -56,6 +50,8 @@ export class Meter {
 
   /** What is left at `now` of what has passed. */
   hold(now: number): number {
+    const { quota } = this.allowed
+    if (quota !== undefined) return isFormer(quota, this.heldAt, now) ? 0 : this.held
     return this.held === 0 ? 0 : Math.max(0, this.held - Math.max(0, now - this.heldAt) * this.allowed.rate)
   }
 
@@ -63,7 +59,6 @@ export class Meter {
     return this.hold(now)
   }
 
-  /** When it has drained. */
   get drainedAt(): number {
     return this.heldAt + this.held / this.allowed.rate
   }
@@ -74,17 +69,14 @@ export class Meter {
     return excess <= LEVEL_TOLERANCE ? 0 : excess
   }
 
-  /** Whether `cost` fits when the bucket is empty. */
   canEverFit(cost: number): boolean {
     return isCost(cost) && cost <= this.allowed.capacity + LEVEL_TOLERANCE
   }
 
-  /** Adds a cost that passes at once. */
   fill(cost: number, now: number): void {
     this.set(this.hold(now) + cost, now)
   }
 
-  /** From `now` on it holds this much. */
   set(held: number, now: number): void {
     this.held = held
     this.heldAt = now

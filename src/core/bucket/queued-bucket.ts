@@ -1,70 +1,64 @@
 /**
  * One bucket instance: a meter (meter.ts), and the requests that wait for it.
  *
- * Its level is what the meter still *holds* plus what is *queued*:
+ * Its level is what the meter still *holds* plus what is *queued*: level(now) = hold(now) + queued
  *
- *     level(now) = hold(now) + queued
+ * A metered request adds its cost to the meter at once. A shaped one is first `queued`. At its release, never before `freeAt`,
+ * its cost moves to the meter. So the two modes admit alike: in a busy period that starts at t0 the releases follow each other
+ * without a gap. Between them `hold` falls at `rate`, and a release leaves `hold + queued` as it is. Both have level = sum of
+ * costs - rate * (now - t0).
  *
- * A metered request adds its cost to the meter at once. A shaped one is first `queued`. At its release, which is never
- * before `freeAt`, its cost moves from `queued` to the meter. So the two modes admit alike. In a busy period that starts
- * at t0 the releases follow each other without a gap. Between them `hold` falls at `rate`, and a release leaves
- * `hold + queued` as it is. Both modes have level = sum of costs - rate * (now - t0).
- *
- * *Burst.* A request leaves once the bucket holds no more of others than its *slack*, max(0, burst - cost). Without a burst that
- * is nothing. So after a release a bucket holds at most m = max(burst, cMax). When a release is possible depends on its cost
- * (`freeFor`). The core picks the request whose turn it is, and the bucket waits for its cost (`nextCost`): a cheaper one does not
- * overtake it.
+ * *Burst.* A request leaves once the bucket holds no more of others than its *slack*, max(0, burst - cost); without a burst,
+ * nothing. So after a release a bucket holds at most m = max(burst, cMax). When a release is possible depends on its cost
+ * (`freeFor`). The bucket waits for the cost of the request whose turn it is (`nextCost`): a cheaper one does not overtake it.
  *
  * *Its own schedule.* Each bucket of a stack dates a release by itself, and counts its next slot from that date:
  *
  *     date = max(possible, now - grace)
  *
- * For the last bucket of the stack a release is possible in its slot, the moment at which the whole stack was free. The others may have
- * been free before: while a request waits for a bucket behind, because other lanes keep that busy, it is late and not idle
- * (queue/pass-stack.ts). There it is possible as soon as
+ * For the last bucket of the stack a release is possible in its slot, when the whole stack was free. While a request waits for
+ * a bucket behind that other lanes keep busy, it is late and not idle (queue/pass-stack.ts). In the others it is possible as
+ * soon as
  * - it has arrived,
  * - this bucket and those before it were free for it,
  * - its own lane's requests no longer kept a bucket behind busy. So a stack that no other lane contends for has one schedule.
  * A pause, a full gate and a late arrival end in a slot in which no bucket behind became free: then all dates are the slot.
  *
- * Lateness is counted once, whatever its reason: the thread woke late, or the bucket behind was busy. `graceAt` says how much counts:
- * max(1 / rate, 5 ms) for the last bucket, which the upstream sees, and four periods for the others. The rest is forfeited.
+ * Lateness is counted once, whatever its reason. `graceAt` says how much counts: max(1 / rate, 5 ms) for the last bucket, which
+ * the upstream sees, and four periods for the others. The rest is forfeited.
  *
- * The bound that users are promised follows. Number the releases of a bucket i..j that happen in a window of W. Each is at most `grace`
- * later than its date and never before it, and no date is before the bucket was free. What the bucket holds is at least 0 before i and at
- * most m after j. It rises by each cost and falls by at most `rate` in between. So
+ * The bound that users are promised follows. Number the releases of a bucket i..j in a window of W. Each is at most `grace`
+ * later than its date and never before it, and no date is before the bucket was free. What the bucket holds is at least 0
+ * before i and at most m after j. It rises by each cost and falls by at most `rate` in between. So
  *
  *     cost(i..j) <= m + rate * (date(j) - date(i)) <= m + rate * (W + grace).
  *
- * Neither priorities nor hang-ups nor appointments matter here: they choose who passes, or take out one that has not passed. An armed
- * release is dated as the core would (release/armed-releases.ts). The predicted wait follows from the same dates
- * (admission/look-ahead.ts).
+ * Neither priorities nor hang-ups nor appointments matter here: they choose who passes, or take out one that has not passed. An
+ * armed release is dated as the core would (release/armed-releases.ts). So is the predicted wait (admission/look-ahead.ts).
  *
  * *Settling.* What a request costs may be known only after it has left. It passes with the cost that was reserved, and `settle`
- * adds the difference to what the bucket holds, or takes it out of that. Between i and j the bucket then rises also by what is
- * added and falls also by what is taken out, never below 0. So
+ * adds the difference to what the bucket holds, or takes it out, never below 0. So
  *
  *     cost(i..j) + added(i..j) - taken(i..j) <= m + rate * (W + grace).
  *
- * What the requests i..j really cost exceeds that bound by no more than two errors of estimates: what those of them cost more
- * that are not settled by j, and what was taken out for requests before i that were not settled at i. Both are of requests that
- * are in flight at one moment. And by what is forgotten: a debt is at most a capacity, where there is one, so that it delays others
- * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level. So `settle`
- * answers what it has really added or taken out, and who settles a request again starts from there (outbound/calls/charge.ts). In the sums above
- * a request counts with what was reserved for it and all that was added and taken out for it. That is never less than what was told last,
- * but for what is forgotten: a rise that was forgotten is not taken out again, and a fall for which nothing was left is not added again.
+ * What the requests i..j really cost exceeds that by no more than two errors of estimates, both of requests in flight at one
+ * moment: what those of them cost more that are not settled by j, and what was taken out for requests before i that were not
+ * settled at i. And by what is forgotten: a debt is at most a capacity. What was reserved in vain and has drained is lost.
+ * `settle` answers what it has really added or taken out, and who settles a request again starts from there
+ * (outbound/calls/charge.ts).
  *
- * A forfeited date only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
- * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
- * too. A request that is sent later than it was released forfeits by the same rule (`delay`) before the next one passes, so
- * the bound is that of what is sent. With a burst nothing counts as drained in the time that is forfeited then, nor while a
- * request that has passed waits for its connection, as several may be sent together after it.
+ * A forfeited date only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst:
+ * nothing left meanwhile. If limits set `grace`, a later release loses all of its lateness: two releases are never closer than
+ * a period less the grace. A request that is sent later than it was released forfeits by the same rule (`postpone`) before the
+ * next one passes, so the bound is that of what is sent. With a burst nothing drains in the time that is forfeited then, nor
+ * while a request waits for its connection.
  */
-
+import { PERIODS_BEHIND, SHORTEST_GRACE } from '../../decider/constants.js'
+import { slackOf } from '../../decider/costs.js'
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import type { Elsewhere, LaneName } from './elsewhere.js'
-import { type BucketLimits, slackOf } from './limits.js'
+import type { BucketLimits } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
 import { Promises } from './promises.js'
 import { type Held, WaitingExtras } from './waiting.js'
@@ -74,26 +68,12 @@ export type { BucketLimits } from './limits.js'
 /** The rounding of a period at 5000/s after ten days, in cost units, is a tenth of this. */
 const ROUNDING = 1e-5
 
-/** ms. A stall this short is made up for at any rate. */
-export const SHORTEST_GRACE = 5
-
-/** Periods. The grace of a bucket that is not the last of its stack. docs/decisions/forfeit.md has the figures. */
-const PERIODS_BEHIND = 4
-
-/**
- * Times are in ms, costs in cost units.
- *
- * @typeParam Source where its requests come from
- * @typeParam Lane the queue of one key
- */
+/** Times are in ms, costs in cost units. @typeParam Source where its requests come from @typeParam Lane the queue of one key */
 export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implements Timed {
-  /** Its place in the heap of buckets that become free (ready-lanes.ts). */
   declare place: number
   /** Cost of the requests that wait to pass through. */
   declare queued: number
-  /** How many those are. */
   declare waiting: number
-  /** No waiting request costs less. Meaningless while none waits. */
   declare leastCost: number
   /** Where the requests that wait come from: one source for each node after the bucket. This is the first. */
   declare source: Source | undefined
@@ -101,10 +81,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   declare covered: boolean
   /** How many requests have passed and are not over. Meaningless where nobody tells that they are (the library). */
   declare inFlight: number
-  /**
-   * ms. Until then its own last request keeps a bucket behind it busy, less the time by which that was late. To wait for that is not
-   * to be late. Infinity: that is not known.
-   */
+  /** ms. Until then its last request keeps a bucket behind it busy, less that request's lateness. Infinity: not known. */
   declare busyBehind: number
   /** Undefined while nobody waits and no block lasts, and mostly else. */
   declare extras: WaitingExtras<Source, Lane> | undefined
@@ -122,7 +99,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.extras = undefined
   }
 
-  /** Whether somebody counts on this very instance. */
   get engaged(): boolean {
     if (this.waiting > 0 || (this.inFlight > 0 && this.allowed.maxInFlight !== undefined)) return true
     return this.holdsAny
@@ -152,21 +128,12 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return Math.max(this.queued, this.level(now))
   }
 
-  /**
-   * Cost units that leave before a newcomer and do not wait here, where a store keeps the order of arrival.
-   *
-   * @param place of the bucket in the stack of the newcomer
-   */
+  /** Cost units that leave before a newcomer and do not wait here, where a store keeps the order of arrival. */
   aheadElsewhere(_now: number, _place: number): number {
     return 0
   }
 
-  /**
-   * What is known of those that wait for it in other instances. Undefined: nothing, or nobody waits there.
-   *
-   * @param place of the bucket in the stack of a newcomer
-   * @param lane of the newcomer, if nobody of another lane of its class waits here
-   */
+  /** What waits for it in other instances. `lane` is that of a newcomer, if no other lane of its class waits here. */
   elsewhere(_now: number, _place: number, _lane?: LaneName): Elsewhere | undefined {
     return undefined
   }
@@ -176,7 +143,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return undefined
   }
 
-  /** When nothing is left that delays requests. */
   override get drainedAt(): number {
     return this.extras?.pinnedDrainedAt ?? super.drainedAt
   }
@@ -186,7 +152,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.allowed.burst === undefined ? this.drainedAt : this.freeFor(this.nextCost)
   }
 
-  /** When a request of this cost can be released. */
   freeFor(cost: number): number {
     const { allowed, heldAt } = this
     if (allowed.burst === undefined) return this.drainedAt
@@ -219,33 +184,23 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras !== undefined && this.extras.mixed > 0
   }
 
-  /**
-   * Whether a request that passed towards this gate is not on the wire yet. No other passes towards it until it is, unless
-   * the burst has room for it.
-   */
+  /** Whether a request that passed towards this gate is not on the wire yet, and the burst has no room besides. */
   isHeldBefore(gate: object, cost = this.nextCost): boolean {
     if (this.extras?.held.some(({ route }) => route.gate === gate) !== true) return false
     const { burst } = this.allowed
     return burst === undefined || this.held + cost > burst + LEVEL_TOLERANCE
   }
 
-  /** Whether any request that passed is not on the wire yet. */
   get holdsAny(): boolean {
     return this.extras !== undefined && this.extras.held.length > 0
   }
 
-  /**
-   * What is left of what has passed when more passes. With a burst nothing drains while a request is not on the wire yet.
-   */
+  /** What is left of what has passed when more passes. With a burst nothing drains while a request is not on the wire yet. */
   protected leftAt(now: number): number {
     return this.allowed.burst !== undefined && this.holdsAny ? this.held : this.hold(now)
   }
 
-  /**
-   * One like it, without its sources. Nothing of what has passed is on its way to the wire, or in flight.
-   *
-   * @param place of the bucket in the stack of a newcomer, if it is of one
-   */
+  /** A copy without its sources, and without what has passed and is not on the wire yet. `place` is that in a newcomer's stack. */
   copy(_now: number, _place?: number): QueuedBucket<Source, Lane> {
     const { maxInFlight: _, ...limits } = this.allowed
     const copy = new QueuedBucket<Source, Lane>(limits)
@@ -267,7 +222,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     copy.nextCost = extras.nextCost
   }
 
-  /** A request has passed and is not on the wire yet. */
   addHeld(request: Held): void {
     const extras = this.openExtras()
     extras.held = withEntry(extras.held, request)
@@ -280,7 +234,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.closeExtras()
   }
 
-  /** Whether one more request may be in flight. */
   get hasPlace(): boolean {
     const { maxInFlight } = this.allowed
     return maxInFlight === undefined || this.inFlight < maxInFlight
@@ -291,12 +244,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return !this.hasPlace
   }
 
-  /** A request has passed, and is in flight. */
   enter(): void {
     this.inFlight += 1
   }
 
-  /** A request that has passed is over. */
   leave(): void {
     this.inFlight -= 1
   }
@@ -361,7 +312,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.closeExtras()
   }
 
-  /** The room that is kept for clients that have booked it, in cost units. */
   reserved(now: number): number {
     return this.extras?.promises?.reserved(now, this.allowed) ?? 0
   }
@@ -387,7 +337,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.waiting += 1
   }
 
-  /** Takes out a cost that was enqueued. */
   dequeue(cost: number): void {
     this.waiting -= 1
     this.queued = this.waiting === 0 ? 0 : this.queued - cost
@@ -411,7 +360,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
     const { blockedUntil, held, promises } = extras
     // Nobody waits, so the next request fits: what clients were told no longer matters. Booked room does.
-    const keepsRoom = promises !== undefined && promises.booked > 0
+    const keepsRoom = promises !== undefined && promises.bookedCost > 0
     if (blockedUntil === undefined && held.length === 0 && !keepsRoom) this.extras = undefined
     else {
       extras.rankings = NONE
@@ -419,12 +368,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     }
   }
 
-  /**
-   * Lets a shaped cost pass.
-   *
-   * @param earliest the moment from which the next slot counts, in ms; not before `freeFor` of its cost
-   * @returns that moment, or the one at which something was metered later
-   */
+  /** Lets a shaped cost pass. The next slot counts from `earliest`, in ms, or from what was metered later, which it answers. */
   pass(cost: number, earliest: number): number {
     const at = Math.max(earliest, this.heldAt)
     const { extras } = this
@@ -441,10 +385,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return at
   }
 
-  /**
-   * The request that passed last was sent only at `sentAt`. False: this changes nothing, as it is within the grace, or as the cost
-   * was another. Times are in ms.
-   */
+  /** The last request was sent only at `sentAt`, in ms. False: that is within the grace, or the cost was another. */
   postpone(cost: number, sentAt: number, grace: number): boolean {
     const isOther = this.limits.burst === undefined ? this.held !== cost : this.held < cost
     const at = countedFrom(this.heldAt, sentAt, this.limits, grace)
@@ -454,13 +395,16 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 
   /**
-   * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, if
-   * there is one, so nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
+   * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then,
+   * if there is one, so nobody waits for longer. With less nothing is held that was not held before, so what has drained is not
+   * given back.
    *
    * @returns what was really added, or taken out if it is negative
    */
   settle(difference: number, now: number): number {
-    const { capacity, rate } = this.limits
+    const { rate, quota } = this.limits
+    // A quota counts all of it: nobody waits for that.
+    const capacity = quota === undefined ? this.limits.capacity : Infinity
     const left = this.leftAt(now)
     const settled = Math.max(0, Math.min(left + difference, Math.max(left, capacity)))
     if (settled === left) return 0
@@ -474,7 +418,6 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return settled - left
   }
 
-  /** Whether what passed at this moment was the last. */
   passedLast(at: number): boolean {
     return this.heldAt === at
   }
@@ -494,21 +437,13 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 }
 
-/**
- * When a release counts that was possible earlier, in ms: lateness beyond the grace is lost, or all of it if the limits set a grace.
- *
- * @param grace as `graceAt`
- */
+/** When a release counts that was possible earlier, in ms. Lateness beyond the grace is lost; all of it if the limits set one. */
 export function countedFrom(earliest: number, now: number, limits: BucketLimits, grace: number): number {
   if (now - earliest <= grace) return earliest
   return limits.grace === undefined ? now - grace : now
 }
 
-/**
- * How late a release may be and still count from its slot, in ms.
- *
- * @param place of the bucket in a stack of so many
- */
+/** How late a release may be and still count from its slot, in ms, at a place in a stack of `stacked` buckets. */
 export function graceAt({ rate, grace, lateness }: BucketLimits, place: number, stacked: number): number {
   return grace ?? lateness ?? Math.max((place < stacked - 1 ? PERIODS_BEHIND : 1) / rate, SHORTEST_GRACE)
 }

@@ -1,10 +1,8 @@
 /** What a bucket keeps of the requests that wait for it, beside their number and cost (queued-bucket.ts). */
-
 import { NONE, withoutEntry } from '../structures/compact-list.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import type { Promises } from './promises.js'
 
-/** A lane's place in a ranking. */
 export interface LaneRank<Lane> extends Timed {
   readonly lane: Lane
   readonly among: Ranking<Lane>
@@ -12,14 +10,12 @@ export interface LaneRank<Lane> extends Timed {
 
 /** The lanes of one priority at a bucket, the one that is to make room first in front. */
 export class Ranking<Lane> extends DueHeap<LaneRank<Lane>> {
-  readonly priority: number
-  /** The heaviest lane is the first, or the one with the newest request. */
-  readonly by: 'weight' | 'age'
-
-  constructor(priority: number, by: 'weight' | 'age') {
+  /** @param by the heaviest lane is the first, or the one with the newest request */
+  constructor(
+    readonly priority: number,
+    readonly by: 'weight' | 'age',
+  ) {
     super()
-    this.priority = priority
-    this.by = by
   }
 }
 
@@ -30,23 +26,16 @@ export interface Held {
 
 /** What few buckets need, while requests wait for them or a block lasts. So it is an object of its own. */
 export class WaitingExtras<Source, Lane> {
-  /** All sources but the first. Replaced, not changed. */
   otherSources: readonly Source[] = NONE
-  /** Made when first needed. Replaced, not changed. */
   rankings: readonly Ranking<Lane>[] = NONE
-  /** What each class owes to those behind it (queue/min-share.ts), in cost units by priority. Undefined: nothing. */
+  /** What each class owes to those behind it (queue/ready-lanes.ts), in cost units by priority. Undefined: nothing. */
   owed: number[] | undefined = undefined
   /** The bucket's `drainedAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
   pinnedDrainedAt: number | undefined = undefined
-  /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
-  /** The cost of the request that the bucket waits for, if it has a burst. 0: none has been picked. */
   nextCost = 0
-  /** Of the requests that wait, how many are set aside. */
   aside = 0
-  /** Of the requests that wait, how many cost other amounts in other buckets. */
   mixed = 0
-  /** Requests that have passed and are not on the wire yet. */
   held: readonly Held[] = NONE
   /** When a block ends, in ms. Infinity: when the bucket has drained. */
   blockedUntil: number | undefined = undefined
@@ -54,7 +43,6 @@ export class WaitingExtras<Source, Lane> {
   promises: Promises | undefined = undefined
 }
 
-/** A bucket, as far as its sources are concerned. */
 interface Sources<Source> {
   source: Source | undefined
   readonly extras: { otherSources: readonly Source[] } | undefined
@@ -98,7 +86,6 @@ export function sourceBefore<Source extends { readonly parent: unknown }>(
   return extras?.otherSources.find(other => other.parent === node)
 }
 
-/** All of them, the one that is picked first at the end. */
 export function allSources<Source>({ source, extras }: Sources<Source>): readonly Source[] {
   return source === undefined ? NONE : [source, ...(extras?.otherSources ?? NONE)]
 }

@@ -7,33 +7,21 @@
  * one request may be sent to look, if there was no answer for a while.
  */
 
-/** Answers that count. */
 const KEPT = 100
-
 /** Answers of one client that count for others. */
 const KEPT_OF_CLIENT = KEPT / 10
-
 /** With fewer nothing is known. */
 const LEAST = 20
-
 /** So many clients have a tenth each. */
 const SHARES = KEPT / KEPT_OF_CLIENT
-
-/** Clients whose own answers are kept. */
 const KEPT_CLIENTS = 256
-
-/** ms. So long after an answer, or a look, one may look. */
 const LOOK_AFTER = 10_000
-
 /** The newest times of one client in ms, the oldest first. */
 type Times = number[]
 
 export class ServiceTime {
-  /** The one that was answered last is the last. */
   readonly #clients = new Map<string, Times>()
-  /** The last of them. */
   #latest: { readonly client: string; readonly times: Times } | undefined
-  /** Of all clients. */
   #known = 0
   /** How many answers have come since it was looked at. */
   #news = 0
@@ -59,7 +47,6 @@ export class ServiceTime {
     }
   }
 
-  /** ms until one may look. */
   untilLook(now: number): number {
     return Math.max(0, this.#lookAt - now)
   }
@@ -71,7 +58,6 @@ export class ServiceTime {
     return true
   }
 
-  /** Nothing is known any more. */
   forget(): void {
     this.#clients.clear()
     this.#latest = undefined

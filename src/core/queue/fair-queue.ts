@@ -2,33 +2,27 @@
  * Whose turn it is among those that contend for a bucket: deficit round robin over cost (Shreedhar and Varghese, "Efficient
  * Fair Queuing using Deficit Round Robin", SIGCOMM 1995). docs/decisions/fair-queueing.md says why.
  *
- * A contender is in the queue exactly while it could use a slot at once. Those that have had their turn in this round wait
- * in a second part of the list for the next round. A contender has its turn when it comes to the front: it may send as much
- * cost as its deficit allows, then it gets its quantum and goes to the back. Two rules suit this to contenders that are
- * paced themselves. One that leaves in the middle of its turn, because its own bucket has to drain, resumes the turn when it
- * returns. Otherwise a heavier weight would be worth nothing to it. One that leaves for good takes its deficit with it: idle
- * time is not banked.
+ * A contender is in the queue exactly while it could use a slot at once. Those that have had their turn in this round wait in a
+ * second part of the list. At the front a contender may send as much cost as its deficit allows, then it gets its quantum and
+ * goes to the back. Two rules suit this to contenders that are paced themselves. One that leaves in the middle of its turn,
+ * because its own bucket has to drain, resumes the turn when it returns: else a heavier weight would be worth nothing. One that
+ * leaves for good takes its deficit with it: idle time is not banked.
  *
- * A bucket of its own may have let a contender pass late (bucket/queued-bucket.ts). Then it was ready for its next turn before it
- * returned, and it lines up by that moment. If it has had its turn in this round, that is a turn more: it takes one only of those that
- * nobody used while the queue was empty, so lanes that keep a bucket busy all the time share it evenly. At 90 % use a client gets
- * 99.4 % of its own rate so, and 98.9 % without (docs/decisions/forfeit.md).
+ * A contender whose own bucket let it pass late (bucket/queued-bucket.ts) lines up by the moment at which it was ready. If it
+ * has had its turn in this round, that is a turn more: it takes one only of those that nobody used while the queue was empty.
+ * At 90 % use a client gets 99.4 % of its own rate so, and 98.9 % without (docs/decisions/forfeit.md).
  *
- * The quantum follows the costs that wait: the smallest of them, but at least an eighth of the largest. So turns are short,
- * and a release costs O(1) amortised: eight rounds pay for a request of everyone.
+ * The quantum is the smallest of the costs that wait, but at least an eighth of the largest. So turns are short, and a release
+ * costs O(1) amortised: eight rounds pay for a request of everyone.
  */
-
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 
 const ROUNDS_PER_REQUEST = 8
-
 /** So many turns that nobody used are kept for a contender. */
 const MOST_UNUSED = 16
-
 /** A contender that was ready before goes before so many others at the most. */
 const MOST_OVERTAKEN = 64
-
 /** A cost or weight seen this many requests ago hardly counts any more. */
 const COST_MEMORY = 256
 
@@ -36,23 +30,18 @@ export interface Contender extends Linked<Contender> {
   readonly weight: number
   /** Cost units that it may still send in this turn. */
   deficit: number
-  /** The round in which it had its last turn. 0: none. */
   round: number
   /** When it was ready to take part, in ms. */
   since: number
   /** How much of the cost that nobody used it may not use: it came later, or has used it. */
   unused: number
-  /**
-   * Goes on to its next request and returns the cost. Without a change in between it is the same one. Only called while it
-   * has one.
-   */
+  /** Goes on to its next request and returns the cost; without a change in between the same. Only while it has one. */
   advance(): number
 }
 
 interface LateContender {
   /** Where it waits already, or its like. Undefined: nowhere. */
   readonly contender: Contender | undefined
-  /** Of the contender with the newcomer. */
   readonly weight: number
   readonly cost: number
   /** Cost units that the contender sends before. */
@@ -62,11 +51,8 @@ interface LateContender {
 /** What a contender may send: `quantum` cost units per turn and weight. */
 export interface TurnsBefore {
   readonly quantum: number
-  /** In the last of these the newcomer leaves. */
   readonly turns: number
-  /** No request costs more. */
   readonly largest: number
-  /** All requests cost the same. */
   readonly alike: boolean
 }
 
@@ -95,7 +81,10 @@ export class FairQueue {
   advance(): Contender {
     for (;;) {
       const contender = this.#contenders.first!
-      if (contender === this.#later) this.#startRound()
+      if (contender === this.#later) {
+        this.#later = undefined
+        this.#round += 1
+      }
       const cost = contender.advance()
       if (contender.deficit + LEVEL_TOLERANCE >= cost) {
         contender.round = this.#round
@@ -113,21 +102,12 @@ export class FairQueue {
     }
   }
 
-  #startRound(): void {
-    this.#later = undefined
-    this.#round += 1
-  }
-
   #pushLater(contender: Contender): void {
     this.#contenders.push(contender)
     this.#later ??= contender
   }
 
-  /**
-   * Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that does already.
-   *
-   * @param since when it was ready, in ms. One that was ready before others came goes before them
-   */
+  /** A contender takes part from now on, and was ready at `since` in ms: it goes before those that were ready later. */
   enter(contender: Contender, since: number): void {
     if (contender.list !== undefined) return
     contender.since = since
@@ -234,10 +214,7 @@ export class FairQueue {
     this.#noticed = 0
   }
 
-  /**
-   * The most cost that the others send before a contender has sent `requests` of its requests, `cost` units in all except
-   * for the rest of the last.
-   */
+  /** Upper bound of what others send before a contender has sent `requests`, of `cost` units without the rest of the last. */
   longestWait(contender: Contender, others: { count: number; weight: number }, requests: number, cost: number): number {
     if (others.count === 0) return 0
     const alike = this.#smallest === this.#largest
@@ -273,7 +250,6 @@ export class FairQueue {
     this.#noticed += 1
   }
 
-  /** Cost units per turn and weight. */
   get #quantum(): number {
     return Math.max(this.#smallest, this.#largest / ROUNDS_PER_REQUEST) / this.#leastWeight
   }

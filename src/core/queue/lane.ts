@@ -1,5 +1,5 @@
 /**
- * Lanes, and where they meet.
+ * Lanes, and where they meet. tree.ts changes the tree.
  *
  * A request passes its stack of buckets from the client's own to everyone's, and then the gate of the upstream. Lanes whose
  * stacks agree from some bucket on meet at a *share node* of it. Share nodes form a tree whose root is the gate:
@@ -8,33 +8,28 @@
  *     lane (alice, web) ---'                 node (everyone) --- node (gate)
  *     lane (bob, api) ----------------------'
  *
- * A lane that is alone at its first bucket stands for it, as Bob's does: it needs no share node. One takes its place when a
- * second lane comes. So a bucket has *sources*, each before another node: a lane that is alone, or a share node.
+ * A lane that is alone at its first bucket stands for it, as Bob's does; a share node takes its place when a second lane comes.
+ * So a bucket has *sources*, each before another node: a lane that is alone, or a share node.
  *
- * Requests of one priority form a class, and each class has a tree of its own before the gate. So sharing within a class is
- * the same whatever others wait, and a key with requests of two classes has two lanes, which meet at their own bucket only.
- * Where several classes wait for a bucket, it has a source in each tree. The lowest number that can leave does, but for the
- * share of the others (min-share.ts).
+ * Requests of one priority form a class, and each class has a tree of its own before the gate. A key with requests of two
+ * classes has two lanes, which meet at their own bucket only. Of the classes that wait for a bucket the lowest number that can
+ * leave does, but for the share of the others (ready-lanes.ts).
  *
  * Each node has a fair queue (fair-queue.ts). A source is in the queue of the node behind it while a request waits in it or
- * below it *and* its bucket is free. A lane that shares its first bucket is in the queue of its node while requests wait in
- * it. So the queue of a root has someone exactly when some request may leave, and finding that request is a walk down the
- * queues. Nobody polls a source whose bucket has to drain: it comes back when the bucket's `freeAt` is due. A node weighs as
- * much as the lanes that wait below it, so that sharing is among lanes at every depth. tree.ts changes the tree.
+ * below it *and* its bucket is free. So the queue of a root has someone exactly when some request may leave, and finding that
+ * request is a walk down the queues. Nobody polls a source whose bucket has to drain: it comes back when the bucket's `freeAt`
+ * is due. A node weighs as much as the lanes that wait below it, so that sharing is among lanes at every depth.
  */
-
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
-import type { BucketRef, Slot } from '../store.js'
 import { NONE } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 import { type Contender, FairQueue } from './fair-queue.js'
 import type { ClientChain, ClientEntry } from './waiting-clients.js'
 
-/** Why a request is not admitted, or not kept. */
 export interface Rejection {
   /**
    * - `overflow`: a bucket is full.
@@ -60,22 +55,18 @@ export interface Rejection {
     | 'down'
   /** The buckets that are full, blocked, too small, too slow or have too many in flight. */
   readonly buckets: readonly SharedBucket[]
-  /**
-   * A request of the same cost is admitted this much later if nobody else comes. Undefined: never (`too-costly`), or
-   * unknown.
-   */
+  /** ms until a like request is admitted if nobody else comes. Undefined: never (`too-costly`), or unknown. */
   readonly retryAfterMs: number | undefined
   /** It waited, and made room for another request. */
   readonly evicted?: boolean
-  /** The number of the booking of its client. */
   readonly booking?: number
 }
 
 /** The room that is kept from a request for others, in a bucket. */
-export function reservedFrom({ claims }: Demand, bucket: SharedBucket, now: number): number {
+export function reservedFrom({ redeems }: Demand, bucket: SharedBucket, now: number): number {
   const reserved = bucket.reserved(now)
-  if (reserved === 0 || claims === undefined) return reserved
-  const isKept = bucket.extras?.promises?.of(claims.client, now)?.booked?.id === claims.id
+  if (reserved === 0 || redeems === undefined) return reserved
+  const isKept = bucket.extras?.promises?.of(redeems.client, now)?.booked?.id === redeems.id
   return isKept ? 0 : reserved
 }
 
@@ -95,25 +86,18 @@ export interface Waiter {
   expire(now: number): void
   /** It makes room for a lower number or for a lane with less than its share, or for a client with fewer requests. */
   reject(rejection: Rejection): void
-  /**
-   * Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. The sender wakes the
-   * core when it has sent one that no other follows, and when it leaves one to the core.
-   */
+  /** Arms its release: it is sent in its slot without the core. Undefined: that is not possible. */
   arm?(plan: ReleasePlan): ArmedSend | undefined
 }
 
 /** A release to come. Times are in ms. */
 export interface ReleasePlan {
   readonly slot: number
-  /** If it is sent later, what follows it is not sent: its slots move. */
   readonly latest: number
-  /** It is sent only after this one, and not if this one is late. */
   readonly after: ArmedSend | undefined
 }
 
-/** An armed release (armed-releases.ts). */
 export interface ArmedSend {
-  /** Its slot, in ms. */
   readonly slot: number
   /** When it was sent, in ms. Undefined: it was not, or not yet. */
   readonly sentAt: number | undefined
@@ -125,8 +109,6 @@ export interface ArmedSend {
 
 /** Where the requests that wait for a bucket come from: a lane that is alone there, or the node where several meet. */
 export type Source = Lane | ShareNode
-
-/** A bucket instance that requests wait for. */
 export type SharedBucket = QueuedBucket<Source, Lane>
 
 /** The route of a lane, known by its identity: one object per configured route. */
@@ -138,8 +120,8 @@ export interface LaneRoute {
 /** What a request asks of its buckets. `stack` is ordered from the client's own bucket to everyone's. */
 export interface Demand extends Cost {
   readonly stack: readonly SharedBucket[]
-  /** The booking that it claims. In a bucket with this booking the room of other bookings does not count against it. */
-  readonly claims?: { readonly client: string; readonly id: number; readonly at: number }
+  /** The booking that it redeems. In a bucket with this booking the room of other bookings does not count against it. */
+  readonly redeems?: { readonly client: string; readonly id: number; readonly at: number }
 }
 
 /** Cost units. */
@@ -150,7 +132,6 @@ export interface Cost {
   readonly costs?: readonly number[] | undefined
 }
 
-/** The cost in the bucket at this place of the stack. */
 export function costAt({ cost, costs }: Cost, place: number): number {
   return costs === undefined ? cost : costs[place]!
 }
@@ -161,7 +142,6 @@ export function costIn({ stack, cost, costs }: Demand, bucket: SharedBucket): nu
   return place < 0 ? 0 : costs === undefined ? cost : costs[place]!
 }
 
-/** A request as the core sees it. */
 export interface Arrival extends Demand {
   readonly route: LaneRoute
   /** Its lane's share of buckets that it contends for with others of its priority; 1 if absent. */
@@ -174,8 +154,8 @@ export interface Arrival extends Demand {
   readonly client?: string
   /** ms. It is not admitted to a longer predicted wait, and may wait longer once it is. Absent: any. */
   readonly patience?: number | undefined
-  /** If it is rejected, room is booked for it (admission/appointments.ts). `claim`: the number of the booking that it claims. */
-  readonly appointment?: { readonly claim: number | undefined } | undefined
+  /** If it is rejected, room is booked for it (admission/appointments.ts). `redeems`: the number of the booking that it uses. */
+  readonly appointment?: { readonly redeems: number | undefined } | undefined
 }
 
 /** One queued request: the link in its lane and, if it may expire, its place among the deadlines. */
@@ -183,61 +163,36 @@ export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket>, Deman
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
-  /** Its place among the deadlines. */
   place = -1
   /** When its `maxWait` is over, in ms. */
   due = Infinity
   /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
-  /** As `passStack` answers. */
   dates: readonly number[] | undefined = undefined
   /** When it left the lane by itself, released or expired, in ms. */
   leftAt: number | undefined = undefined
-  /** It belongs to a dry run. */
   shadow = false
-  /** Its release, while that is armed. */
   armed: ArmedSend | undefined = undefined
   client: string | ClientChain<Ticket> | undefined = undefined
   older: Ticket | undefined = undefined
   newer: Ticket | undefined = undefined
-  readonly lane: Lane
-  readonly cost: number
   costs: readonly number[] | undefined = undefined
-  readonly arrivedAt: number
-  readonly waiter: Waiter
+  /** Where slots come from elsewhere: its cost is counted there. */
+  declare counted: boolean | undefined
 
-  constructor(lane: Lane, cost: number, arrivedAt: number, waiter: Waiter) {
-    this.lane = lane
-    this.cost = cost
-    this.arrivedAt = arrivedAt
-    this.waiter = waiter
-  }
+  constructor(
+    public lane: Lane,
+    readonly cost: number,
+    readonly arrivedAt: number,
+    readonly waiter: Waiter,
+  ) {}
 
   get stack(): readonly SharedBucket[] {
     return this.lane.stack
   }
 }
 
-/** A slot of all buckets of a stack, claimed of some and leased of others. */
-export interface GrantedSlot {
-  readonly at: number
-  /** What was claimed. Undefined: nothing. */
-  readonly slot: Slot | undefined
-  readonly claimed: readonly BucketRef[]
-}
-
-/** With a store all tickets are such. */
-export class StoredTicket extends Ticket {
-  /** The store has counted it. */
-  counted = false
-  /** The slot that the store has granted it. */
-  granted: GrantedSlot | undefined = undefined
-}
-
-/**
- * The requests of one key of one route and one priority that wait, in order: the list of their tickets. It exists while there
- * are any, or some that claim a slot or are set aside.
- */
+/** The tickets of one key, route and priority, in order. It exists while there are any, or some that claim or are set aside. */
 export class Lane extends LinkedList<Ticket> implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
@@ -246,35 +201,29 @@ export class Lane extends LinkedList<Ticket> implements Contender {
   round = 0
   since = 0
   unused = 0
-  /** Its neighbours below the parent. */
   before: Source | undefined = undefined
   after: Source | undefined = undefined
-  parent: ShareNode
-  /** The first of its stack, if it is alone there. Else the bucket is its parent's. */
-  bucket: SharedBucket | undefined
-  /** Tickets before those, for which slots are claimed from a store. */
+  /** Tickets before those, for which slots are claimed from elsewhere (release/slot-source.ts). */
   claiming: LinkedList<Ticket> | undefined = undefined
   /** How many slots are claimed, whether granted yet or not. */
   claims = 0
-  /** Tickets that have had their turn and could not be sent yet (release/set-aside.ts), in the order of their arrival. */
+  /** Tickets that have had their turn and could not be sent yet, in the order of their arrival. */
   aside: LinkedList<Ticket> | undefined = undefined
   /** The last of the tickets whose releases are armed. They are the first of the lane. */
   lastArmed: Ticket | undefined = undefined
-  readonly route: LaneRoute
-  readonly stack: readonly SharedBucket[]
   weight = 0
   /** Cost of the requests that wait. */
   queued = 0
-  /** Its ranks in the buckets that compare their lanes. */
   ranks: readonly LaneRank<Lane>[] = NONE
 
-  /** @param parent where it meets others. It has no bucket of its own then. */
-  constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: ShareNode, bucket?: SharedBucket) {
+  /** @param bucket the first of its stack, if it is alone there. Else the bucket is that of `parent`, where it meets others. */
+  constructor(
+    readonly route: LaneRoute,
+    readonly stack: readonly SharedBucket[],
+    public parent: ShareNode,
+    public bucket: SharedBucket | undefined = undefined,
+  ) {
     super()
-    this.route = route
-    this.stack = stack
-    this.parent = parent
-    this.bucket = bucket
   }
 
   get gate(): Gate {
@@ -295,7 +244,6 @@ export class Lane extends LinkedList<Ticket> implements Contender {
     return this
   }
 
-  /** Whether a request waits here for a slot. */
   get awaited(): boolean {
     return this.size > 0
   }
@@ -327,22 +275,16 @@ export class ShareNode implements Contender {
   weight = 0
   /** Cost of the requests that wait below it. */
   queued = 0
-  /** How many those are. */
   waiting = 0
   readonly fairQueue = new FairQueue()
-  readonly gate: Gate
-  readonly priority: number
-  /** Undefined at the root. */
-  readonly bucket: SharedBucket | undefined
-  readonly parent: ShareNode | undefined
 
-  /** @param parent undefined: it is a root */
-  constructor(gate: Gate, priority: number, parent?: ShareNode, bucket?: SharedBucket) {
-    this.gate = gate
-    this.priority = priority
-    this.parent = parent
-    this.bucket = bucket
-  }
+  /** A root has no parent and no bucket. */
+  constructor(
+    readonly gate: Gate,
+    readonly priority: number,
+    readonly parent: ShareNode | undefined = undefined,
+    readonly bucket: SharedBucket | undefined = undefined,
+  ) {}
 
   /** Whether a request below it could use a slot of its bucket. */
   get awaited(): boolean {
@@ -356,18 +298,13 @@ export class ShareNode implements Contender {
 
 /** A bound on the requests in flight. Their number and their cost are always counted: what is bounded may change while some run. */
 class InFlightBound {
-  /** May change at any time. After a raise, wake the requests that wait. */
-  maxInFlight: number
   /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
   byCost = false
   #count = 0
   #cost = 0
 
-  constructor(maxInFlight = Infinity) {
-    this.maxInFlight = maxInFlight
-  }
+  constructor(public maxInFlight = Infinity) {}
 
-  /** In the unit of the bound. */
   get inFlight(): number {
     return this.byCost ? this.#cost : this.#count
   }
@@ -381,7 +318,6 @@ class InFlightBound {
     return !this.byCost || this.#cost <= LEVEL_TOLERANCE || this.#cost + cost <= this.maxInFlight + LEVEL_TOLERANCE
   }
 
-  /** @param cost of the request, where the bound may count that */
   enter(cost = 1): void {
     this.#count += 1
     this.#cost += cost
@@ -394,10 +330,7 @@ class InFlightBound {
   }
 }
 
-/**
- * The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. While releases are
- * armed its bound is not below what is in flight and armed.
- */
+/** The last step before an upstream: a bound on the requests in flight (not below what is armed), closed while it pauses. */
 export class Gate extends InFlightBound implements Timed {
   /** When the pause ends, in ms. Meaningless without one. */
   due = -Infinity
@@ -427,7 +360,6 @@ export class Gate extends InFlightBound implements Timed {
     return this.pool === undefined || this.pool.admits(this)
   }
 
-  /** Whether a request of this cost may pass while it is open. */
   fits(cost: number): boolean {
     return this.hasRoomFor(cost) && (this.pool === undefined || this.pool.fits(this, cost))
   }
@@ -436,7 +368,6 @@ export class Gate extends InFlightBound implements Timed {
     return this.place >= 0
   }
 
-  /** How much longer it pauses, in ms. */
   pausedFor(now: number): number {
     return this.place < 0 ? 0 : Math.max(0, this.due - now)
   }
@@ -452,7 +383,6 @@ export class Gate extends InFlightBound implements Timed {
     return this.roots[0]!
   }
 
-  /** The root of a class. It stays from now on. */
   rootOf(priority: number): ShareNode {
     for (const known of this.roots) if (known.priority === priority) return known
     const root = new ShareNode(this, priority)
@@ -487,14 +417,13 @@ export class Gate extends InFlightBound implements Timed {
     this.onRoom?.()
   }
 
-  /** An armed release was taken back. */
   disarm(): void {
     this.armed -= 1
     this.onRoom?.()
   }
 }
 
-/** A bound on the requests in flight of several gates. Those that it keeps closed have their turns in the order in which they came to it. */
+/** A bound on the requests in flight of several gates. Those that it closes take turns. */
 export class GatePool extends InFlightBound {
   #waiting = new Set<Gate>()
 

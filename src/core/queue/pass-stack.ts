@@ -1,22 +1,14 @@
 /** How a request passes the buckets of its stack: each has a schedule of its own (queued-bucket.ts). */
-
 import { countedFrom, graceAt } from '../bucket/queued-bucket.js'
 import { costAt, type Demand } from './lane.js'
 import { SAME_TIME } from './ready-lanes.js'
 
-/** A request that passes. */
 interface Passing extends Demand {
   /** ms. Absent: it has not waited. */
   readonly arrivedAt?: number
 }
 
-/**
- * Lets a request pass all buckets of its stack.
- *
- * @param slot the moment that made it possible, in ms
- * @param now when it happens, in ms
- * @returns when it passed each bucket, where it waited for others behind one: `passedAt` reads it
- */
+/** Lets a request pass in a slot, at `now`. @returns when it passed each bucket, where it waited for one behind (`passedAt`) */
 export function passStack(passing: Passing, slot: number, now: number): readonly number[] | undefined {
   const { stack } = passing
   const waitedFor = placeWaitedFor(passing, slot)

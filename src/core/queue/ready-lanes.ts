@@ -5,21 +5,21 @@
  * Between two calls every fair queue is as lane.ts says. A bucket that is busy and has waiters is in the heap, once. Of the
  * classes that can leave the lowest number does, whichever its gate, unless a bucket owes a slot to one behind it.
  */
-
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, dropSource } from '../bucket/waiting.js'
-import { LAST_PRIORITY } from '../priority.js'
+import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../priority.js'
 import { DueHeap } from '../structures/due-heap.js'
 import {
   type Arrival,
   costAt,
+  costIn,
   type Gate,
   Lane,
   type SharedBucket,
-  type ShareNode,
+  ShareNode,
   type Source,
   type Ticket,
 } from './lane.js'
-import { countShares, firstBelow, ticketToLeave } from './min-share.js'
 import { closeLane } from './tree.js'
 
 /** ms. Times closer than this are one: the rounding of sums of periods. */
@@ -29,7 +29,6 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
   return bucket.freeAt <= now + SAME_TIME && !bucket.shut
 }
 
-/** Whether an arrival of this cost can pass now. */
 export function isFreeFor(bucket: SharedBucket, cost: number, now: number): boolean {
   if (bucket.limits.burst === undefined) return isFree(bucket, now)
   // Others may wait that cost more.
@@ -39,7 +38,6 @@ export function isFreeFor(bucket: SharedBucket, cost: number, now: number): bool
 
 export class ReadyLanes {
   readonly #frees = new DueHeap<SharedBucket>()
-  /** Buckets whose next releases are armed. */
   readonly #coveredFrees = new DueHeap<SharedBucket>()
   /** The first and the last of the classes that have had a request. */
   #firstClass = LAST_PRIORITY
@@ -64,7 +62,7 @@ export class ReadyLanes {
   /** The lane that waits alone for the next bucket for which the core has to wake in time, if it is alone. */
   get nextAlone(): Lane | undefined {
     const { next } = this.#frees
-    return next && laneAlone(next)
+    return next && onlyLaneFor(next)
   }
 
   /** The core need not wake in time for the next releases of a lane, which is alone. */
@@ -72,7 +70,6 @@ export class ReadyLanes {
     this.#move(lane, this.#frees, this.#coveredFrees)
   }
 
-  /** The core has to wake in time again. */
   uncover(lane: Lane): void {
     this.#move(lane, this.#coveredFrees, this.#frees)
   }
@@ -97,7 +94,6 @@ export class ReadyLanes {
     return this.coveredDue < this.uncoveredDue ? this.#coveredFrees : this.#frees
   }
 
-  /** The first waiter of a lane has come. */
   opened(lane: Lane, now: number): void {
     this.#activate(lane, now)
   }
@@ -107,7 +103,6 @@ export class ReadyLanes {
     this.#deactivate(lane)
   }
 
-  /** The last waiter of a lane has left. */
   closed(lane: Lane): void {
     this.#deactivate(lane)
     closeLane(lane)
@@ -119,11 +114,7 @@ export class ReadyLanes {
     }
   }
 
-  /**
-   * A request has passed a bucket. Its sources leave the queues until it is free.
-   *
-   * @param slot in ms. The bucket may have been free for the next one before, as it was late
-   */
+  /** A request has passed a bucket. Its sources leave the queues until it is free, or until `slot`. */
   occupied(bucket: SharedBucket, slot = -Infinity): void {
     if (bucket.source === undefined) return
     // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
@@ -148,7 +139,6 @@ export class ReadyLanes {
     this.plan(bucket, Math.max(now, bucket.freeAt))
   }
 
-  /** A request that passed a bucket is not on the wire yet. */
   hold(bucket: SharedBucket, request: Arrival): void {
     bucket.addHeld(request)
     this.occupied(bucket)
@@ -160,13 +150,11 @@ export class ReadyLanes {
     this.plan(bucket, Math.max(bucket.freeAt, slot))
   }
 
-  /** A bucket is shut no more. */
   reopened(bucket: SharedBucket, now: number): void {
     if (isFree(bucket, now)) this.#activateAll(bucket, now)
     else this.plan(bucket)
   }
 
-  /** A gate may have opened. */
   gateOpened({ roots }: Gate): void {
     for (const root of roots) this.#pushReady(root)
   }
@@ -184,10 +172,7 @@ export class ReadyLanes {
     return slot
   }
 
-  /**
-   * Lets those buckets of a lane be free that have become so. The lane is alone, and its first request cannot leave yet: a bucket
-   * with a burst that is the only busy one waits for its cost.
-   */
+  /** A lane that is alone takes note of buckets that became free, though its first request cannot leave yet. */
   catchUp(lane: Lane, now: number): void {
     for (const bucket of lane.stack) {
       if (this.#heapOf(bucket).dueOf(bucket) > now) continue
@@ -233,8 +218,8 @@ export class ReadyLanes {
     const hasOthers = this.#firstClass < this.#lastClass
     const choose = hasOthers ? ticketToLeave : firstBelow
     for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
-      const ticket = root.gate.open && root.awaited ? fitting(root.gate, choose(root)) : undefined
-      if (ticket === undefined) {
+      const ticket = root.gate.open && root.awaited ? choose(root) : undefined
+      if (ticket === undefined || !root.gate.fits(ticket.cost)) {
         ready.pop()
         continue
       }
@@ -288,10 +273,7 @@ export class ReadyLanes {
     }
   }
 
-  /**
-   * A bucket waits for the cost of a request. If one has come whose class is before all others that wait there, another may
-   * have its turn before it, or be owed its slot.
-   */
+  /** A bucket waits for the cost of a request. One of a class before all others may have its turn before that. */
   #picksAgain(bucket: SharedBucket, newcomer: Source, now: number): boolean {
     if (bucket.nextCost === 0) return false
     const others = allSources(bucket).filter(other => other !== newcomer)
@@ -324,11 +306,6 @@ function readySince(source: Source, since: number, now: number): number {
   return Math.min(now, Math.max(bucket.freeAt, source instanceof Lane ? source.first!.arrivedAt : since))
 }
 
-/** Undefined: the bound on what is in flight has no room for the cost of a request. */
-function fitting(gate: Gate, ticket: Ticket): Ticket | undefined {
-  return gate.fits(ticket.cost) ? ticket : undefined
-}
-
 function charge(ticket: Ticket): Ticket {
   for (let at: Source = ticket.lane; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
@@ -348,18 +325,106 @@ function yieldTurn(source: Source): void {
 }
 
 /** The only lane that waits for a bucket. Undefined: there are several, or none. */
-export function laneAlone({ source, extras }: SharedBucket): Lane | undefined {
-  return extras !== undefined && extras.otherSources.length > 0 ? undefined : soleLane(source)
+export function onlyLaneFor({ source, extras }: SharedBucket): Lane | undefined {
+  return extras !== undefined && extras.otherSources.length > 0 ? undefined : onlyLane(source)
 }
 
 /** The only lane before a gate. Undefined: there are several, or none. */
-export function soleLaneOf({ roots }: Gate): Lane | undefined {
+export function onlyLaneAt({ roots }: Gate): Lane | undefined {
   const used = roots.filter(root => root.count > 0)
-  return used.length === 1 ? soleLane(used[0]) : undefined
+  return used.length === 1 ? onlyLane(used[0]) : undefined
 }
 
 /** The only lane below a node. Undefined: there are several, or none. */
-export function soleLane(source: Source | undefined): Lane | undefined {
+export function onlyLane(source: Source | undefined): Lane | undefined {
   if (source === undefined || source instanceof Lane) return source
-  return source.count === 1 ? soleLane(source.first) : undefined
+  return source.count === 1 ? onlyLane(source.first) : undefined
+}
+
+/**
+ * The share of the classes behind the one that leaves (priority.ts), so that they are slow and do not starve.
+ *
+ * A bucket owes `minShare` of its rate to the classes behind the one that leaves, together, while one of them could leave. For
+ * each class it keeps what it owes to those behind. With a minShare of m and a release of cost c:
+ *
+ *     owed += m * c          the class leaves
+ *     owed -= (1 - m) * c    one behind it leaves
+ *
+ * As soon as `owed` covers the cost of the next request behind, that leaves in place of the class. In the long run those behind
+ * leave with m of all that leaves, to within one request, the lowest number of them first, by the same rule. What is owed is
+ * never below 0, and not kept when nobody waits behind: idle time is not banked. So a request of the first class waits for no
+ * more than the slot that is in use, unless its class has used 1 / m slots with hardly a pause.
+ *
+ * Buckets are asked from everyone's to the client's own. Where a request leaves because its own bucket owes it a slot, it uses
+ * the turn of a request of the same bucket, and takes nothing from other keys.
+ */
+
+/** The request that leaves next, where some below this root can and none of a class before it. */
+function ticketToLeave(root: ShareNode): Ticket {
+  let ticket = firstBelow(root)
+  for (let owed = owedInPlaceOf(ticket); owed !== undefined; owed = owedInPlaceOf(ticket)) ticket = owed
+  return ticket
+}
+
+function countShares(ticket: Ticket): void {
+  const { stack, priority } = ticket.lane
+  for (let place = 0; place < stack.length; place += 1) {
+    const { extras, limits, source } = stack[place]!
+    const cost = costAt(ticket, place)
+    if (extras === undefined) continue
+    if (extras.otherSources.length === 0) {
+      extras.owed = undefined
+      continue
+    }
+    const { minShare = DEFAULT_MIN_SHARE } = limits
+    extras.owed ??= Array.from({ length: LAST_PRIORITY }, () => 0)
+    for (let before = 0; before < priority; before += 1) {
+      extras.owed[before] = Math.max(0, extras.owed[before]! - (1 - minShare) * cost)
+    }
+    if (priority === LAST_PRIORITY) continue
+    const sources = [source!, ...extras.otherSources].filter(other => other.priority > priority)
+    if (sources.length === 0) extras.owed[priority] = 0
+    else if (sources.some(canLeave)) extras.owed[priority]! += minShare * cost
+  }
+}
+
+/** The request that has its turn below a node, whatever is owed. Without a change in between it is the same one. */
+function firstBelow(source: Source): Ticket {
+  let at = source
+  while (at instanceof ShareNode) at = at.fairQueue.advance() as Source
+  return at.tickets.first!
+}
+
+/** The request to which a bucket of this one owes its slot. */
+function owedInPlaceOf({ lane: { stack, priority } }: Ticket): Ticket | undefined {
+  for (let place = stack.length - 1; place >= 0; place -= 1) {
+    const owed = owedAt(stack[place]!, priority)
+    if (owed !== undefined) return owed
+  }
+  return undefined
+}
+
+function owedAt(bucket: SharedBucket, priority: number): Ticket | undefined {
+  const owed = bucket.extras?.owed?.[priority]
+  if (owed === undefined || owed <= LEVEL_TOLERANCE) return undefined
+  const source = firstBehind(bucket, priority)
+  if (source === undefined) return undefined
+  const ticket = owedAt(bucket, source.priority) ?? firstBelow(source)
+  return owed + LEVEL_TOLERANCE >= costIn(ticket, bucket) ? ticket : undefined
+}
+
+/** Of the sources behind a class that can leave, that of the lowest number. The last of them has its turn among gates. */
+function firstBehind({ source, extras }: SharedBucket, priority: number): Source | undefined {
+  let first: Source | undefined
+  for (const other of [source!, ...extras!.otherSources]) {
+    if (other.priority <= priority || (first !== undefined && other.priority > first.priority)) continue
+    if (canLeave(other)) first = other
+  }
+  return first
+}
+
+function canLeave(source: Source): boolean {
+  if (!source.gate.open) return false
+  for (let at = source; at.parent !== undefined; at = at.parent) if (at.list === undefined) return false
+  return true
 }

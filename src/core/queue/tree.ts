@@ -1,5 +1,4 @@
 /** The tree of lanes and share nodes (lane.ts): finding, opening and closing lanes. */
-
 import { addSource, dropSource, replaceSource, sourceBefore } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from './lane.js'
@@ -7,11 +6,10 @@ import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Sourc
 /** Of whom a lane is. Requests of one lane have all this in common. */
 export type LaneOwner = Pick<Arrival, 'route' | 'stack' | 'priority'>
 
-/** The lane of a route, a stack and a priority, if a request waits in it. */
 export function findLane({ route, stack, priority }: LaneOwner): Lane | undefined {
   let node = route.gate.rootOf(priority ?? DEFAULT_PRIORITY)
   for (let at = stack.length - 1; at >= 0; at -= 1) {
-    const source = sourceOf(stack[at]!, node)
+    const source = sourceBefore(stack[at]!, node)
     if (source === undefined) return undefined
     if (source instanceof Lane) return at === 0 && source.route === route ? source : undefined
     node = source
@@ -48,12 +46,10 @@ export function countQueued(lane: Lane, cost: number): void {
   }
 }
 
-/** All lanes before a gate. */
 export function lanesOf(gate: Gate): Lane[] {
   return gate.roots.flatMap(lanesBelow)
 }
 
-/** All lanes that meet at a node or before it. */
 export function lanesBelow(source: Source): Lane[] {
   return source instanceof Lane ? [source] : sourcesBelow(source).flatMap(lanesBelow)
 }
@@ -69,7 +65,7 @@ function newLane({ route, stack, priority }: LaneOwner): Lane {
   let node = route.gate.rootOf(priority ?? DEFAULT_PRIORITY)
   for (let at = stack.length - 1; at > 0; at -= 1) node = openNode(stack[at]!, node)
   const bucket = stack[0]
-  const isAlone = bucket !== undefined && sourceOf(bucket, node) === undefined
+  const isAlone = bucket !== undefined && sourceBefore(bucket, node) === undefined
   const lane =
     bucket === undefined || isAlone
       ? new Lane(route, stack, node, bucket)
@@ -83,13 +79,8 @@ function addWeight(lane: Lane, difference: number): void {
   for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) at.weight += difference
 }
 
-/** The source of a bucket before a node. */
-function sourceOf(bucket: SharedBucket, node: ShareNode): Source | undefined {
-  return sourceBefore(bucket, node)
-}
-
 function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
-  const known = sourceOf(bucket, parent)
+  const known = sourceBefore(bucket, parent)
   if (known instanceof ShareNode) return known
   const node = new ShareNode(parent.gate, parent.priority, parent, bucket)
   if (known === undefined) attach(node)
@@ -128,9 +119,14 @@ function attach(source: Source): void {
 }
 
 function detach(source: Source): void {
-  const { bucket } = source
+  const { bucket, before, after } = source
+  const node = source.parent!
   if (bucket !== undefined) dropSource(bucket, source)
-  drop(source.parent!, source)
+  if (before === undefined) node.first = after
+  else before.after = after
+  if (after === undefined) node.last = before
+  else after.before = before
+  node.count -= 1
 }
 
 function addFirst(node: ShareNode, source: Source): void {
@@ -143,7 +139,6 @@ function addFirst(node: ShareNode, source: Source): void {
   node.count += 1
 }
 
-/** Lets a source meet the others of a node. */
 export function addLast(node: ShareNode, source: Source): void {
   const { last } = node
   source.before = last
@@ -151,12 +146,4 @@ export function addLast(node: ShareNode, source: Source): void {
   else last.after = source
   node.last = source
   node.count += 1
-}
-
-function drop(node: ShareNode, { before, after }: Source): void {
-  if (before === undefined) node.first = after
-  else before.after = after
-  if (after === undefined) node.last = before
-  else after.before = before
-  node.count -= 1
 }

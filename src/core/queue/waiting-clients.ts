@@ -4,14 +4,12 @@
  * Most clients have a single request. So they take little: the ticket itself is what the map holds, and all such tickets form
  * one chain. From its second request on a client has a chain of its own, and a place in a heap.
  */
-
 import { DueHeap, type Timed } from '../structures/due-heap.js'
-import { ownText } from '../structures/own-text.js'
+import { ownText } from '../structures/text.js'
 
 /** A request, as far as its client is concerned. The fields are those of `WaitingClients`. */
 export interface ClientEntry<E extends ClientEntry<E>> {
   readonly arrivedAt: number
-  /** Its client, or all requests of it. */
   client: string | ClientChain<E> | undefined
   /** Its neighbours among those of its client, or among those that are alone. */
   older: E | undefined
@@ -57,25 +55,20 @@ class Chain<E extends ClientEntry<E>> {
 /** The requests of a client that has had several at once. */
 export class ClientChain<E extends ClientEntry<E>> extends Chain<E> implements Timed {
   place = -1
-  readonly client: string
 
-  constructor(client: string) {
+  constructor(readonly client: string) {
     super()
-    this.client = client
   }
 }
 
-/** @typeParam E a ticket */
 export class WaitingClients<E extends ClientEntry<E>> {
   /** How many requests wait, those of no client included. */
   size = 0
   readonly #byClient = new Map<string, E | ClientChain<E>>()
-  /** Clients with a single request. */
   readonly #singles = new Chain<E>()
   /** Clients with a chain of their own. The one with most requests is the lowest. */
   readonly #heaviest = new DueHeap<ClientChain<E>>()
 
-  /** How many clients wait. */
   get clients(): number {
     return this.#byClient.size
   }

@@ -1,51 +1,43 @@
 /**
- * Releases that are armed: something else, faster than this process, sends them in their slots. The core still decides; it
- * only takes note later.
+ * Releases that are armed: something else, faster than this process, sends them in their slots. The core decides, and takes
+ * note later.
  *
  * What is armed has to be what the core would do at the slot. So it arms only what it can foresee:
- * 1. The lane is alone: no other lane of any priority waits for a bucket of its stack. Then its requests leave in order. The first
- *    leaves when all its buckets are free, and each next one when the one before has drained from all of them:
+ * 1. The lane is alone: no other lane waits for a bucket of its stack. Then its requests leave in order, the first when all its
+ *    buckets are free, and each next one when the one before has drained from all of them:
  *
  *        slot(1) = max(freeAt)        slot(n + 1) = slot(n) + max(cost(n) / rate)
  *
  *    Nothing metered may be left in its buckets, as that delays the slots behind it. With a burst the first leave at once, by the
- *    core. A next one leaves when the buckets have drained to its slack.
+ *    core, and a next one when the buckets have drained to its slack.
  * 2. Its gate is open and will be: it has no limit, or it has room for all that is armed and nobody else waits at it.
  * 3. No request expires before its slot.
  * 4. None of its buckets bounds the requests in flight: when they end is not known.
- * Whatever could change one of these takes back first what is armed, from the last to the first: a reload, a pause, a new
- * lane at one of the buckets, a metered cost in one, a cancellation in the lane, an arrival that takes the last place in
- * flight. If one of them has been sent in the meantime, its slot has passed: the caller has to settle once more, which takes
- * note of it. So at any moment what has been sent is what the core releases when it settles.
+ * Whatever could change one of these takes back first what is armed, from the last to the first: a reload, a pause, a new lane,
+ * a metered cost, a cancellation, an arrival that takes the last place in flight. If one has been sent in the meantime the
+ * caller settles once more, which takes note of it. So at any moment what has been sent is what the core releases when it
+ * settles.
  *
- * The sender wakes the core when it has sent a request that no other follows, so the core sleeps until then, or until
- * something else happens.
- *
- * Slots move when a request is sent so late that its lateness is forfeited. What is armed behind it is then not sent: the
- * plan names the latest time (`ReleasePlan.latest`), and the sender keeps to it.
+ * The sender wakes the core when it has sent a request that no other follows. A request that is sent so late that its lateness
+ * is forfeited moves the slots behind it: those are not sent then (`ReleasePlan.latest`).
  */
-
-import { slackOf } from '../bucket/limits.js'
+import { slackOf } from '../../decider/costs.js'
 import { graceAt } from '../bucket/queued-bucket.js'
 import { type Arrival, costAt, type Gate, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
 import { isLate } from '../queue/pass-stack.js'
-import { laneAlone, type ReadyLanes, soleLaneOf } from '../queue/ready-lanes.js'
+import { onlyLaneAt, onlyLaneFor, type ReadyLanes } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
 import type { DueHeap } from '../structures/due-heap.js'
 
 /** ms. As many releases of a lane are armed as fall due in this time. */
 const AHEAD = 5
-
 /** So many at least, if they fall due in `MOST_AHEAD` ms. */
 const LEAST = 2
 const MOST_AHEAD = 25
-
 /** ms. The sender tells when it has sent the last of a lane. This long after a slot the core looks without being told. */
 const UNTOLD = 100
-
 /** ms. A release due sooner is not armed. */
 const TOO_SOON = 0.05
-
 /** ms. Rounding. */
 const MARGIN = 1e-3
 
@@ -53,27 +45,19 @@ export class ArmedReleases {
   readonly #readyLanes: ReadyLanes
   readonly #deadlines: DueHeap<Ticket>
   readonly #now: () => number
-  /** Those with armed releases. */
   readonly #lanes = new Set<Lane>()
-  /** Lanes of which more may be armed. */
   readonly #changed = new Set<Lane>()
 
-  /**
-   * @param deadlines when tickets expire
-   * @param now the time in ms
-   */
   constructor(readyLanes: ReadyLanes, deadlines: DueHeap<Ticket>, now: () => number) {
     this.#now = now
     this.#readyLanes = readyLanes
     this.#deadlines = deadlines
   }
 
-  /** More of a lane may be armed. */
   changed(lane: Lane): void {
     this.#changed.add(lane)
   }
 
-  /** Arms what can be foreseen. */
   arm(now: number): void {
     for (const lane of this.#changed) this.#armLane(lane, now)
     this.#changed.clear()
@@ -91,12 +75,7 @@ export class ArmedReleases {
     return Math.min(coveredDue + UNTOLD, comes)
   }
 
-  /**
-   * Takes back what the coming of a request could change.
-   *
-   * @param place `behind`: it joins its lane behind those that wait. `before`: it goes before them, or its cost is metered
-   * @returns false as `recall`
-   */
+  /** Takes back what a request that joins its lane `behind` the others, or goes `before` them, could change. False as `recall`. */
   recallFor(arrival: Arrival, place: 'behind' | 'before'): boolean {
     if (this.#lanes.size === 0) return true
     const known = place === 'behind' ? findLane(arrival) : undefined
@@ -127,7 +106,7 @@ export class ArmedReleases {
 
   /** As `recall`, for the lane that waits alone for a bucket, if it is at this gate. */
   recallBucket(bucket: SharedBucket, gate?: Gate): boolean {
-    const lane = laneAlone(bucket)
+    const lane = onlyLaneFor(bucket)
     if (lane?.lastArmed === undefined || (gate !== undefined && lane.gate !== gate)) return true
     return this.recall(lane)
   }
@@ -141,11 +120,7 @@ export class ArmedReleases {
     return all
   }
 
-  /**
-   * A ticket is released now. If it has been sent, it left then; else only the core can send it.
-   *
-   * @returns when it was sent, in ms; undefined: it was not
-   */
+  /** A ticket is released now. @returns when it was sent, in ms; undefined: only the core can send it */
   take({ armed, lane, previous }: Ticket): number | undefined {
     if (armed === undefined) return undefined
     lane.route.gate.armed -= 1
@@ -164,11 +139,7 @@ export class ArmedReleases {
     ticket.armed = undefined
   }
 
-  /**
-   * Arms what it can of a lane.
-   *
-   * @returns whether the core need not wake for it in time. It has to if a request behind the armed ones cannot be armed
-   */
+  /** Arms what it can of a lane. @returns whether the core need not wake in time: all that is due soon is armed */
   #armLane(lane: Lane, now: number): boolean {
     if (!isForeseeable(lane)) return false
     let last = lane.lastArmed
@@ -196,7 +167,7 @@ export class ArmedReleases {
   }
 }
 
-/** Where the first request is late in a bucket, the slot of the next is not known before it has left. `slot` is that of the next to be armed. */
+/** Where the first request is late in a bucket, the slot of the next is known only once it has left. */
 function mostArmed({ first, stack }: Lane, slot: number): number {
   return stack.length > 1 && isLate(first!, first!.armed?.slot ?? slot) ? 1 : Infinity
 }
@@ -206,7 +177,6 @@ function isSoon(slot: number, now: number, count: number): boolean {
   return slot <= now + AHEAD || (count < LEAST && slot <= now + MOST_AHEAD)
 }
 
-/** False: it cannot be armed. */
 function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean {
   const { lane, waiter } = ticket
   const { gate } = lane.route
@@ -220,7 +190,7 @@ function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean 
 function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
-  if (gate.maxInFlight < Infinity && soleLaneOf(gate) !== lane) return false
+  if (gate.maxInFlight < Infinity && onlyLaneAt(gate) !== lane) return false
   // With a burst a request may be next and not picked yet: its gate has just opened.
   if (gate.awaited && lane.stack.some(({ limits }) => limits.burst !== undefined)) return false
   return lane.stack.every(
@@ -228,7 +198,7 @@ function isForeseeable(lane: Lane): boolean {
       bucket.limits.maxInFlight === undefined &&
       bucket.extras?.pinnedDrainedAt === undefined &&
       !isHeld(bucket, gate) &&
-      laneAlone(bucket) === lane,
+      onlyLaneFor(bucket) === lane,
   )
 }
 
@@ -237,7 +207,6 @@ function isHeld(bucket: SharedBucket, gate: Gate): boolean {
   return bucket.limits.burst === undefined ? bucket.isHeldBefore(gate) : bucket.holdsAny
 }
 
-/** When the first request of a lane that is alone can leave, in ms. */
 function freeAt({ stack, first }: Lane): number {
   let latest = -Infinity
   for (let place = 0; place < stack.length; place += 1) {
@@ -246,7 +215,6 @@ function freeAt({ stack, first }: Lane): number {
   return latest
 }
 
-/** The slot behind an armed ticket, in ms. */
 function slotAfter(last: Ticket, next: Ticket | undefined): number {
   const { slot } = last.armed!
   let latest = slot
@@ -260,7 +228,7 @@ function slotAfter(last: Ticket, next: Ticket | undefined): number {
   return latest
 }
 
-/** When the bucket at a place has drained of what is armed, up to this ticket, in ms. Without a burst that follows from the ticket alone. */
+/** When the bucket at a place has drained of what is armed, up to this ticket, in ms. */
 function drainedAfter(place: number, last: Ticket): number {
   const { drainedAt, limits } = last.stack[place]!
   let drained = drainedAt
@@ -270,7 +238,6 @@ function drainedAfter(place: number, last: Ticket): number {
   return drained
 }
 
-/** The shortest grace of a lane's buckets, in ms. */
 function grace({ stack }: Lane): number {
   let shortest = Infinity
   for (const [place, { limits }] of stack.entries()) {

@@ -1,22 +1,24 @@
 /**
- * Waiting and release in time: a discrete-event simulation. The clock only says how far it may go.
+ * Waiting and release in time: a discrete-event simulation. The clock only says how far it may go. It also changes buckets and
+ * gates.
  *
  * Its events are: a bucket becomes free, a waiter gives up, a claimed slot is due, a pause ends. `settle` runs all that are
- * due, in the order of their times and not of the wake-up. Each decision settles first, so at `now` it never sees a slot
- * that is past but not used yet. What was admitted, and in which slots it left, is the same whether wake-ups came on time or
- * late, up to the forfeit rule of queued-bucket.ts.
+ * due, in the order of their times and not of the wake-up. Each decision settles first, so it never sees a slot that is past
+ * but not used yet. What was admitted, and in which slots it left, is the same however late wake-ups came, up to the forfeit
+ * rule of queued-bucket.ts.
  *
- * A request is released in the first moment at which it heads its lane, every bucket of its stack is free, the gate of its
- * upstream is open and it has its turn (fair-queue.ts). That moment is its slot: an event's time, or `now` when an arrival
- * or the opening of a gate makes it possible. Where a store grants slots, a slot is claimed at that moment (slot-claims.ts).
+ * A request is released in the first moment at which it heads its lane, every bucket of its stack is free, its gate is open and
+ * it has its turn (fair-queue.ts). That moment is its slot: an event's time, or `now` when an arrival or the opening of a gate
+ * makes it possible. Where slots come from elsewhere, one is claimed at that moment (slot-source.ts).
  *
- * A ticket is in a lane from its admission until exactly one of release, cancel and expire takes it out. Only that one calls
- * its waiter.
+ * Exactly one of release, cancel and expire takes a ticket out of its lane. Only that one calls its waiter.
  */
-
+import { slackOf } from '../../decider/costs.js'
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { type LookAhead, lookAhead, type Newcomer } from '../admission/look-ahead.js'
-import { type BucketLimits, graceAt } from '../bucket/queued-bucket.js'
+import { type BucketLimits, timeToPass, timeUntilDrained } from '../bucket/limits.js'
+import { graceAt } from '../bucket/queued-bucket.js'
+import { allSources } from '../bucket/waiting.js'
 import type { Cancel, Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
 import {
@@ -24,47 +26,34 @@ import {
   costAt,
   type Demand,
   type Gate,
+  type Lane,
+  type LaneRoute,
   type Rejection,
   type SharedBucket,
   type ShareNode,
-  StoredTicket,
   Ticket,
   type Waiter,
 } from '../queue/lane.js'
 import { passedAt, passStack } from '../queue/pass-stack.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
-import { countQueued, openLane } from '../queue/tree.js'
+import { countQueued, lanesBelow, lanesOf, openLane } from '../queue/tree.js'
 import { WaitingClients } from '../queue/waiting-clients.js'
-import { Claims } from '../shared/slot-claims.js'
-import { passedAlone, type ReleaseMode, type StoredBucket } from '../shared/stored-bucket.js'
-import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import { ArmedReleases } from './armed-releases.js'
-import { SendLatency } from './send-latency.js'
-import { CallbackQueue } from './waiter-callbacks.js'
-import { WakeUp } from './wake-up.js'
+import type { ReleaseMode, SlotSource } from './slot-source.js'
 
 /** Takes back what is armed. False: some of it has been sent, so its slot has passed. */
 type Recall = (armed: ArmedReleases) => boolean
-
 /** Each further try takes note of a release that was sent after the one before. */
 const MOST_RECALLS = 1_000
-
-/**
- * ms. A request that waits longer for its connection holds nobody up any more. So several notice that an upstream takes no
- * connections.
- */
+/** ms. A request that waits longer for its connection holds nobody up: several notice an upstream that takes none. */
 const LONGEST_HOLD = 1_000
 
 export interface EngineOptions {
   readonly clock: Clock
-  /** Wakes the core where some ms do not matter. With it, and without a store, releases are armed (armed-releases.ts). */
+  /** Wakes the core where some ms do not matter. With it, and without a source of slots, releases are armed (armed-releases.ts). */
   readonly timer?: Clock
-  /** Grants slots of buckets whose shards are claimed from. */
-  readonly store?: Store
-  /** A question about these buckets, of this time in ms, was not answered. */
-  readonly unanswered?: (stack: readonly SharedBucket[], askedAt: number) => void
 }
 
 export class Engine {
@@ -75,44 +64,37 @@ export class Engine {
   readonly #deadlines = new DueHeap<Ticket>()
   readonly #pauses = new DueHeap<Gate>()
   readonly #callbacks = new CallbackQueue()
-  readonly #claims: Claims | undefined
+  readonly source: SlotSource | undefined
   readonly #sending = new SendLatency()
+  readonly #writing = new SendLatency()
   readonly #waiting = new WaitingClients<Ticket>()
   readonly #shadows = new WaitingClients<Ticket>()
   /** Requests for which buckets are held. Each keeps what cancels the end of its hold, and since when in ms. */
   readonly #holds = new Map<Arrival, { readonly cancel: Cancel; readonly since: number }>()
-  /** For what happens by itself. */
   readonly #wakeUp: WakeUp
   readonly #armed: ArmedReleases | undefined
-  /** For what is armed. */
   readonly #look: WakeUp | undefined
 
-  constructor({ clock, timer, store, unanswered }: EngineOptions) {
+  /** @param source absent: all slots are those of the buckets here */
+  constructor({ clock, timer }: EngineOptions, source?: (lanes: ReadyLanes) => SlotSource) {
     this.#clock = clock
     const wake = (): void => {
       this.settle()
       this.notify()
     }
     this.#wakeUp = new WakeUp(clock, wake)
-    if (store === undefined) {
-      this.#look = timer && new WakeUp(timer, wake)
-      this.#armed = timer && new ArmedReleases(this.#readyLanes, this.#deadlines, () => clock.now())
-      return
-    }
-    this.#claims = new Claims({ store, clock }, this.#readyLanes, {
-      now: () => clock.now(),
-      wake: () => this.wake(),
-      leave: (ticket, slot, now) => {
-        this.#left(ticket)
-        this.#release(ticket, slot, now)
-      },
-      failed: (stack, askedAt) => unanswered?.(stack, askedAt),
-    })
+    this.source = source?.(this.#readyLanes)
+    if (this.source !== undefined || timer === undefined) return
+    this.#look = new WakeUp(timer, wake)
+    this.#armed = new ArmedReleases(this.#readyLanes, this.#deadlines, () => clock.now())
   }
 
-  /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#waiting.size
+  }
+
+  get now(): number {
+    return this.#clock.now()
   }
 
   /** Looks ahead from now on, as far as is needed to see newcomers leave (admission/look-ahead.ts). */
@@ -128,19 +110,11 @@ export class Engine {
     return shadow ? this.#shadows : this.#waiting
   }
 
-  /** How requests of a stack pass. One shut shard shuts the whole stack. Else one that is away lets it pass without the store. */
+  /** How requests of a stack pass. */
   releaseModeOf(stack: readonly SharedBucket[]): ReleaseMode {
-    if (this.#claims === undefined) return 'direct'
-    let found: ReleaseMode = stack.length === 0 ? 'direct' : 'claimed'
-    for (const bucket of stack) {
-      const { mode } = (bucket as StoredBucket).shard
-      if (mode === 'none') return 'none'
-      if (mode === 'direct') found = 'direct'
-    }
-    return found
+    return this.source === undefined ? 'direct' : this.source.modeOf(stack)
   }
 
-  /** The shards of these buckets have changed how requests pass. */
   releaseModeChanged(buckets: Iterable<SharedBucket>): void {
     const now = this.#clock.now()
     for (const bucket of buckets) {
@@ -183,7 +157,6 @@ export class Engine {
     if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
   }
 
-  /** Some of what was to be taken back has been sent in the meantime. */
   #settleAgain(recall: Recall): number {
     for (let tries = 0; tries < MOST_RECALLS; tries += 1) {
       const now = this.settle()
@@ -192,11 +165,10 @@ export class Engine {
     throw new Error('a release was sent before its slot')
   }
 
-  /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
   releaseReady(slot: number, now: number): void {
     for (let ticket = this.#readyLanes.next(slot); ticket !== undefined; ticket = this.#readyLanes.next(slot)) {
       if (this.releaseModeOf(ticket.lane.stack) === 'claimed') {
-        this.#claims!.ask(ticket, now)
+        this.source!.ask(ticket, now)
         continue
       }
       const leftAt = this.#armed?.take(ticket) ?? now
@@ -207,35 +179,25 @@ export class Engine {
     }
   }
 
-  /**
-   * Calls the waiters whose tickets have left, then arms the timer: sending goes first.
-   *
-   * @param newcomer it has been admitted just now. If it has left already, its waiter is called a moment later
-   */
+  /** Calls the waiters that have left, then arms the timer. That of `newcomer` is called a moment later. */
   notify(newcomer?: Ticket): void {
     this.#callbacks.callAll(this.#onReleased, newcomer)
     this.#plan()
   }
 
-  /** Something may have become possible. */
   wake(): void {
     const now = this.settle()
     this.releaseReady(now, now)
     this.notify()
   }
 
-  /** Lets an arrival pass now, without waiting. */
   passAtOnce(arrival: Arrival, now: number): void {
     this.passedAt = now
     this.#pass(arrival, now, now)
     arrival.route.gate.enter(arrival.cost)
   }
 
-  /**
-   * Puts a request into its lane, behind those that came before it. It takes part after `contend`.
-   *
-   * @param maxWait ms since `arrivedAt`, when it expires
-   */
+  /** Puts a request into its lane, behind earlier ones, until `maxWait` ms after `arrivedAt`. It takes part after `contend`. */
   join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
     const ticket = this.countIn(arrival, waiter, arrivedAt)
     this.lineUp(ticket, arrivedAt + maxWait)
@@ -244,17 +206,32 @@ export class Engine {
 
   /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
   countIn(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
-    const { stack, cost, costs, shadow = false, client } = arrival
+    const { cost, costs, shadow = false, client } = arrival
     const lane = openLane(arrival)
-    const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
-    const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
+    const ticket =
+      this.source === undefined
+        ? new Ticket(lane, cost, arrivedAt, waiter)
+        : this.source.createTicket(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     ticket.costs = costs
+    this.#count(ticket, client)
+    return ticket
+  }
+
+  /** Takes in a ticket that was withdrawn. It takes part at once. `due` in ms: it expires then. */
+  takeIn(ticket: Ticket, arrival: Arrival, due: number): void {
+    ticket.lane = openLane(arrival)
+    this.#count(ticket, arrival.client)
+    this.lineUp(ticket, due)
+    this.contend(ticket, this.#clock.now())
+  }
+
+  #count(ticket: Ticket, client: string | undefined): void {
+    const { stack, lane, cost, costs } = ticket
     this.waitingLike(ticket).add(ticket, client)
     for (let place = 0; place < stack.length; place += 1) stack[place]!.enqueue(costAt(ticket, place))
     if (costs !== undefined) for (const bucket of stack) bucket.openExtras().mixed += 1
     countQueued(lane, cost)
-    return ticket
   }
 
   /** Lets a ticket that is counted in stand in its lane, behind those that came before it. `due` in ms: it expires then. */
@@ -270,15 +247,15 @@ export class Engine {
   }
 
   /** Lets a ticket that is counted in stand aside: it takes part after `lineUp`. */
-  setAside(ticket: Ticket): void {
+  setAside(ticket: Ticket): Ticket {
     const { lane } = ticket
     lane.aside ??= new LinkedList()
     insertByArrival(lane.aside, ticket)
     for (const bucket of lane.stack) bucket.aside += 1
     updateRank(lane)
+    return ticket
   }
 
-  /** False: it does not stand aside. */
   leaveAside(ticket: Ticket): boolean {
     const { lane } = ticket
     if (!lane.aside?.remove(ticket)) return false
@@ -297,64 +274,6 @@ export class Engine {
     this.releaseReady(now, now)
   }
 
-  /** The store has answered a claim that came with the admission of this ticket, the last of its lane, asked for at this time in ms. */
-  offer(ticket: Ticket, claim: ClaimAnswer, askedAt: number): void {
-    this.#claims!.offer(ticket, claim, askedAt)
-  }
-
-  /** ms by which slots of a stack may be ahead of the horizon when they are claimed with an admission. */
-  claimAhead(stack: readonly SharedBucket[]): number {
-    return this.#claims?.ahead(stack) ?? 0
-  }
-
-  /** The room of a bucket is leased from now on, which has no room for this cost. */
-  lease(bucket: SharedBucket, cost: number): void {
-    this.#claims!.leases.startRoom(bucket as StoredBucket, cost)
-  }
-
-  /** Asks what waits for a bucket in other instances, before a request of this cost is decided on. `then` is called after the answer. */
-  look(bucket: SharedBucket, cost: number, then: () => void): void {
-    this.#claims!.leases.look(bucket as StoredBucket, cost, then)
-  }
-
-  /** A request has come to leased buckets. */
-  arrivedAt(stack: readonly SharedBucket[]): void {
-    for (const bucket of stack) this.#claims?.leases.arrived(bucket as StoredBucket)
-  }
-
-  /** Lets an arrival that has its leased room pass by leased slots that are there. False: it has to wait. */
-  passByLease(arrival: Arrival): boolean {
-    const now = this.settle()
-    const passes = this.#claims!.passAtOnce(arrival, now)
-    this.notify()
-    return passes
-  }
-
-  /** Asks for more room of a leased bucket. `then` is called after the answer. */
-  refill(bucket: SharedBucket, then: () => void): void {
-    this.#claims!.leases.refill(bucket as StoredBucket, then)
-  }
-
-  /** A cost that was admitted leaves the levels. */
-  uncountCost(demand: Demand): void {
-    this.#claims!.uncount(demand)
-  }
-
-  /** A released request cost more than was reserved, or less if a difference is negative. @returns the real changes, by bucket */
-  settleCost(demand: Demand, now: number): MaybePromise<readonly number[]> {
-    const changes = demand.stack.map((bucket, place) => {
-      const change = bucket.settle(costAt(demand, place), now)
-      this.#readyLanes.occupied(bucket)
-      return change
-    })
-    return this.#claims?.settle(demand, changes) ?? changes
-  }
-
-  /** How long, in ms, a free slot of this stack may take to arrive from the store. */
-  patience(stack: readonly SharedBucket[]): number {
-    return this.#claims?.patience(stack) ?? 0
-  }
-
   /** Sets when the `maxWait` of a ticket is over, in ms, and looks at its deadline anew. Infinity: it has none. */
   setDeadline(ticket: Ticket, due: number): void {
     ticket.due = due
@@ -367,7 +286,7 @@ export class Engine {
   /** Takes a waiter out of its lane without calling it. False: it has left already. */
   withdraw(ticket: Ticket): boolean {
     const { lane } = ticket
-    if (!lane.tickets.remove(ticket) && !this.leaveAside(ticket) && !this.#claims?.remove(ticket)) return false
+    if (!lane.tickets.remove(ticket) && !this.leaveAside(ticket) && !this.source?.remove(ticket)) return false
     this.#left(ticket)
     return true
   }
@@ -377,11 +296,10 @@ export class Engine {
     // What is due at this very moment is not sent first, as it is not without arming.
     if (ticket.armed !== undefined) this.#recall(armed => armed.recall(ticket.lane))
     if (!this.withdraw(ticket)) return false
-    this.#claims?.giveBack(ticket)
+    this.source?.giveBack(ticket)
     return true
   }
 
-  /** Lets a waiter expire. */
   expire(ticket: Ticket, now: number): void {
     // First: taking back what is armed settles, and would come here again.
     this.#deadlines.remove(ticket)
@@ -393,13 +311,13 @@ export class Engine {
   /** Rejects a request that waited. It may have been withdrawn before. */
   reject(ticket: Ticket, rejection: Rejection): void {
     this.withdraw(ticket)
-    this.#claims?.giveBack(ticket)
+    this.source?.giveBack(ticket)
     this.#callbacks.push(ticket, rejection)
   }
 
   /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */
   returnSlot(ticket: Ticket, slot: number): void {
-    this.#claims?.giveBack(ticket)
+    this.source?.giveBack(ticket)
     for (const [place, bucket] of ticket.stack.entries()) {
       bucket.restore(costAt(ticket, place), passedAt(ticket, slot, place))
       this.#readyLanes.plan(bucket, Math.max(bucket.freeAt, passedAt(ticket, slot, ticket.stack.length - 1)))
@@ -415,11 +333,6 @@ export class Engine {
     }
   }
 
-  /** A ticket that left will not be sent: a store no longer counts it. */
-  uncount(ticket: Ticket): void {
-    this.#claims?.giveBack(ticket)
-  }
-
   /** A gate may have opened, and some buckets may no longer be shut. */
   open(gate: Gate | undefined, stack: readonly SharedBucket[], now: number): void {
     for (const bucket of stack) this.#readyLanes.reopened(bucket, now)
@@ -427,7 +340,6 @@ export class Engine {
     this.releaseReady(now, now)
   }
 
-  /** A request has passed, and is in flight. */
   enter(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
     gate?.enter()
     for (const bucket of stack) {
@@ -436,69 +348,149 @@ export class Engine {
     }
   }
 
-  /** Closes a gate until then, in ms. */
-  pause(gate: Gate, until: number): void {
-    gate.due = until
-    if (gate.paused) return this.#pauses.move(gate, until)
-    this.#pauses.add(gate, until)
-    this.#claims?.recall(gate)
+  /** Changes what a bucket allows. Its level stays, and requests that wait for it leave at the new rate. */
+  setLimits(bucket: SharedBucket, limits: BucketLimits): void {
+    const now = this.settleBefore(armed => armed.recallBucket(bucket))
+    const wasShut = bucket.shut
+    const changed = this.source?.limitsChange(bucket, limits, now)
+    bucket.setLimits(limits, now)
+    changed?.()
+    if (bucket.shut === wasShut) this.#readyLanes.plan(bucket)
+    else if (wasShut) this.open(undefined, [bucket], now)
+    else this.#readyLanes.occupied(bucket)
+    this.settle()
+    this.notify()
   }
 
-  /** Closes a gate. Nothing of it is armed. */
-  block(gate: Gate): void {
-    gate.blocked = true
-    this.#claims?.recall(gate)
+  /**
+   * What has passed cost more than was reserved, or less where a difference is negative. What waits leaves later or sooner.
+   *
+   * @param differences in cost units. Where there are `costs`, its `cost` is not 0
+   * @returns what has really been added or taken out, in each bucket: a level stays between 0 and the capacity
+   */
+  settleCost(differences: Demand): MaybePromise<readonly number[]> {
+    const { stack } = differences
+    const now = this.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
+    const changes = stack.map((bucket, place) => {
+      const change = bucket.settle(costAt(differences, place), now)
+      this.#readyLanes.occupied(bucket)
+      return change
+    })
+    const settled = this.source?.settle(differences, changes) ?? changes
+    this.wake()
+    return settled
   }
 
-  /** Ends a pause. What waited for it can leave with the next `releaseReady`. */
+  /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */
+  reset(bucket: SharedBucket): void {
+    bucket.reset(this.settleBefore(armed => armed.recallBucket(bucket)))
+    this.source?.reset(bucket)
+    this.#readyLanes.plan(bucket)
+    this.wake()
+  }
+
+  /** Closes a gate for `ms`, or as long as before. @returns how many can no longer leave in time, and expired, by route */
+  pause(gate: Gate, ms: number): Map<string, number> {
+    const now = this.settleBefore(armed => armed.recallAll(gate))
+    if (ms <= gate.pausedFor(now)) {
+      this.notify()
+      return new Map()
+    }
+    gate.due = now + ms
+    if (gate.paused) this.#pauses.move(gate, gate.due)
+    else {
+      this.#pauses.add(gate, gate.due)
+      this.source?.recall(gate)
+    }
+    return this.replan([gate], () => Infinity)
+  }
+
   resume(gate: Gate): void {
+    const now = this.settle()
+    if (!gate.paused) return
+    this.#endPause(gate)
+    this.releaseReady(now, now)
+    this.notify()
+  }
+
+  /** What waited for it can leave with the next `releaseReady`. */
+  #endPause(gate: Gate): void {
     this.#pauses.remove(gate)
     this.#readyLanes.gateOpened(gate)
   }
 
-  /** Changes what a bucket allows. */
-  setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
-    // The store knows nothing of shares.
-    const isOther = this.#claims !== undefined && rateOfAll(limits) !== rateOfAll(bucket.limits)
-    const wasShut = bucket.shut
-    if (isOther) this.#claims!.recallFar(bucket, now)
-    if (isOther && this.#isClaimed(bucket)) this.#claims!.rateEnds(bucket)
-    bucket.setLimits(limits, now)
-    if (isOther && this.#isClaimed(bucket)) this.#claims!.rateChanged(bucket)
-    if (bucket.shut === wasShut) this.#readyLanes.plan(bucket)
-    else if (wasShut) this.open(undefined, [bucket], now)
-    else this.#readyLanes.occupied(bucket)
+  /** Closes a gate until `unblock`: nothing passes but the probes. */
+  block(gate: Gate): void {
+    this.settleBefore(armed => armed.recallAll(gate))
+    gate.blocked = true
+    this.source?.recall(gate)
+    this.notify()
   }
 
-  /** Forgets what has passed a bucket, and its block. */
-  reset(bucket: SharedBucket, now: number): void {
-    bucket.reset(now)
-    this.#claims?.reset(bucket)
-    this.#readyLanes.plan(bucket)
+  /** Lets one request pass a blocked gate: the first that waits, or the next that comes. */
+  allowProbe(gate: Gate): void {
+    gate.probe = gate.blocked
+    this.#openGate(gate)
+  }
+
+  unblock(gate: Gate): void {
+    gate.blocked = false
+    gate.probe = false
+    gate.probing = false
+    this.#openGate(gate)
+  }
+
+  #openGate(gate: Gate): void {
+    this.open(gate, [], this.settle())
+    this.notify()
+  }
+
+  refuseAll(gate: Gate, retryAfterMs: number): void {
+    this.settle()
+    for (const lane of lanesOf(gate)) {
+      for (const ticket of [...(lane.claiming ?? []), ...lane.tickets]) {
+        if (!ticket.shadow) this.reject(ticket, { reason: 'down', buckets: [], retryAfterMs })
+      }
+    }
+    this.wake()
+  }
+
+  /** The request that passed these buckets last, at `passedAt` in ms, is on the wire now. Its gate may open again. */
+  sent(gate: Gate, demand: Demand, passedAt = Infinity): void {
+    const now = this.settle()
+    let sentAt = now
+    if (passedAt < Infinity) {
+      sentAt -= this.#writing.usual
+      this.#writing.record(now - passedAt)
+    }
+    this.#postpone(demand, passedAt, sentAt)
+    gate.closed = false
+    this.open(gate, [], now)
+    this.notify()
   }
 
   /** The request that passed its buckets last at `passedAt` was sent later. Times are in ms. */
-  postpone(demand: Demand, passedAt: number, sentAt: number): void {
+  #postpone(demand: Demand, passedAt: number, sentAt: number): void {
     const { stack } = demand
     for (const [place, bucket] of stack.entries()) {
       const cost = costAt(demand, place)
       // A store knows the slot only: the next one is not asked for before this instance has kept its distance.
       const postponed =
-        this.#claims !== undefined && this.#isClaimed(bucket)
-          ? this.#claims.postpone(bucket, cost, passedAt, sentAt)
-          : bucket.postpone(cost, sentAt, graceAt(bucket.limits, place, stack.length))
+        this.source?.postpone(bucket, cost, passedAt, sentAt) ??
+        bucket.postpone(cost, sentAt, graceAt(bucket.limits, place, stack.length))
       if (postponed) this.#readyLanes.occupied(bucket)
     }
   }
 
   /**
-   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until `unhold`, or for a
-   * second. Another upstream need not wait until this one takes a connection.
+   * A request that has passed is not on the wire yet, because its connection has to open: nothing else passes its buckets
+   * towards its gate until `unhold`, or for a second. Another upstream need not wait for this one. To be called before anything
+   * else happens.
    *
    * @returns false if a store grants the slots: it knows nothing of this
    */
   hold(request: Arrival): boolean {
-    if (this.#claims !== undefined) return false
+    if (this.source !== undefined) return false
     const { stack, route } = request
     // What is armed goes only after what is held. What has been sent meanwhile passes now: while held nobody takes note of it.
     const recall: Recall = armed => stack.every(bucket => armed.recallBucket(bucket, route.gate))
@@ -506,7 +498,7 @@ export class Engine {
     if (settles) this.#settleAgain(recall)
     for (const bucket of stack) this.#readyLanes.hold(bucket, request)
     const end = (): void => {
-      this.unhold(request)
+      this.#endHold(request)
       this.wake()
     }
     const since = this.#clock.now()
@@ -515,8 +507,17 @@ export class Engine {
     return true
   }
 
-  /** It is on the wire, or will never be. */
-  unhold(request: Arrival): void {
+  /** A request that was held for is on the wire now, and the next slots count from now. Or it will never be sent. */
+  unhold(request: Arrival, fate: 'sent' | 'never-sent'): void {
+    const { stack } = request
+    // What is armed towards other gates has slots of before.
+    const now = this.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
+    if (fate === 'sent') this.#postpone(request, now, now)
+    this.#endHold(request)
+    this.wake()
+  }
+
+  #endHold(request: Arrival): void {
     const { stack } = request
     const hold = this.#holds.get(request)
     hold?.cancel()
@@ -526,12 +527,80 @@ export class Engine {
     }
   }
 
-  /** Nothing happens by itself any more. */
+  /** Routes or gates are about to change: what has been sent is taken note of, and nothing is armed, towards one gate or all. */
+  recall(gate?: Gate): void {
+    this.settleBefore(armed => armed.recallAll(gate))
+  }
+
+  /** Deadlines of requests that wait at a gate may be earlier than they were. */
+  deadlinesMoved(gate: Gate): void {
+    this.settle()
+    for (const { claiming, tickets } of lanesOf(gate))
+      for (const ticket of [...(claiming ?? []), ...tickets]) this.setDeadline(ticket, ticket.due)
+    this.wake()
+  }
+
+  /**
+   * Limits have changed: a request that can no longer leave within its `maxWait` expires at once.
+   *
+   * @param maxWaitOf ms by route, waiter and stack. A shorter one counts for requests that wait already. A longer one does not, as
+   *   the shorter may be the client's own wish.
+   * @returns how many expired, by the name of their route
+   */
+  replan(gates: Iterable<Gate>, maxWaitOf: MaxWaitOf): Map<string, number> {
+    const now = this.settleBefore(armed => armed.recallAll())
+    const expired = new Map<string, number>()
+    for (const gate of gates) this.#planLanes(lanesOf(gate), maxWaitOf, { now, expired })
+    this.settle()
+    this.notify()
+    return expired
+  }
+
+  /** As `replan`, for the requests that wait for one bucket. */
+  replanBucket(bucket: SharedBucket, maxWaitOf: MaxWaitOf): void {
+    const now = this.settleBefore(armed => armed.recallBucket(bucket))
+    this.#planLanes(allSources(bucket).flatMap(lanesBelow), maxWaitOf, { now, expired: new Map() })
+    this.settle()
+    this.notify()
+  }
+
+  #planLanes(lanes: readonly Lane[], maxWaitOf: MaxWaitOf, { now, expired }: Planned): void {
+    // All plans are made before any request leaves.
+    const plans = lanes.flatMap(lane => {
+      return this.#planLane(lane, maxWaitOf, { now, start: now + lane.route.gate.pausedFor(now) })
+    })
+    for (const { ticket, due, tooLate } of plans) {
+      this.setDeadline(ticket, due)
+      if (!tooLate) continue
+      const { name } = ticket.lane.route
+      expired.set(name, (expired.get(name) ?? 0) + 1)
+      this.expire(ticket, now)
+    }
+  }
+
+  /** Every request of a lane, in order. A request that is too late delays none after it. */
+  #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, { now, start }: Start): Plan[] {
+    const ahead = stack.map(() => 0)
+    return [...(claiming ?? []), ...tickets].map(ticket => {
+      const { arrivedAt, waiter } = ticket
+      const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
+      const due = Math.min(since + maxWaitOf(route, waiter, stack), ticket.due)
+      const times = stack.map((bucket, place) => {
+        const from = Math.max(start, now + timeUntilDrained(bucket, now))
+        return from + timeToPass(bucket.limits, ahead[place]! - slackOf(bucket.limits, costAt(ticket, place)), from)
+      })
+      const tooLate = Math.max(start, ...times) > Math.min(due, waiter.deadline ?? Infinity) + SAME_TIME
+      if (!tooLate) for (const place of ahead.keys()) ahead[place]! += costAt(ticket, place)
+      return { ticket, due, tooLate }
+    })
+  }
+
+  /** Nobody waits any more: nothing happens later, such as the end of a pause. */
   close(): void {
     this.#armed?.recallAll()
     for (const { cancel } of this.#holds.values()) cancel()
     this.#wakeUp.close()
-    this.#claims?.leases.close()
+    this.source?.close()
     this.#look?.close()
   }
 
@@ -539,23 +608,19 @@ export class Engine {
   #advance(now: number): boolean {
     const free = this.#readyLanes.due
     const deadline = this.#deadlines.nextDue
-    const claimed = this.#claims?.due ?? Infinity
+    const claimed = this.source?.due ?? Infinity
     const resumed = this.#pauses.nextDue
     if (Math.min(free, deadline, claimed, resumed) > now + SAME_TIME) return false
     if (claimed <= Math.min(free, deadline, resumed)) {
-      this.#claims!.advance(now)
+      this.source!.advance(now)
       // A dropped claim puts its ticket back in contention. It also frees a place in the gate for all that wait there.
       this.releaseReady(now, now)
     } else if (resumed <= Math.min(free, deadline + SAME_TIME)) {
-      this.resume(this.#pauses.next!)
+      this.#endPause(this.#pauses.next!)
       this.releaseReady(resumed, now)
     } else if (free <= deadline + SAME_TIME) this.releaseReady(this.#readyLanes.free(free), now)
     else this.#expireAll(deadline, now)
     return true
-  }
-
-  #isClaimed(bucket: SharedBucket): boolean {
-    return (bucket as StoredBucket).shard.mode === 'claimed'
   }
 
   #expireAll(due: number, now: number): void {
@@ -574,9 +639,15 @@ export class Engine {
     const { stack } = demand
     const dates = passStack(demand, slot, now)
     for (const bucket of stack) bucket.enter()
-    if (this.#claims !== undefined) passedAlone(demand, slot)
+    this.source?.passed(demand, slot)
     for (const bucket of stack) this.#readyLanes.occupied(bucket, slot)
     return dates
+  }
+
+  /** A ticket has got the slot that was claimed for it, and is in its lane no more. */
+  leave(ticket: Ticket, slot: number, now: number): void {
+    this.#left(ticket)
+    this.#release(ticket, slot, now)
   }
 
   #release(ticket: Ticket, slot: number, now: number): void {
@@ -585,7 +656,6 @@ export class Engine {
     this.#callbacks.push(ticket)
   }
 
-  /** A ticket is no longer in its lane. */
   #left(ticket: Ticket): void {
     const { lane, cost } = ticket
     this.waitingLike(ticket).remove(ticket)
@@ -598,7 +668,7 @@ export class Engine {
       if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, this.#clock.now())
     }
     if (lane.tickets.size > 0) updateRank(lane)
-    else if (this.#claims !== undefined) this.#claims.close(lane)
+    else if (this.source !== undefined) this.source.closeLane(lane)
     else if (lane.hasAside) {
       this.#readyLanes.rest(lane)
       updateRank(lane)
@@ -631,7 +701,6 @@ export class Engine {
     ticket.leftAt = sentAt
   }
 
-  /** Arms releases, and the clock for all else. */
   #plan(): void {
     if (this.#armed !== undefined) {
       const now = this.#clock.now()
@@ -639,9 +708,30 @@ export class Engine {
       this.#look!.by(this.#armed.dueAfter(now))
     }
     if (this.#callbacks.pending) return this.#wakeUp.by(this.#clock.now())
-    const claimed = this.#claims?.due ?? Infinity
+    const claimed = this.source?.due ?? Infinity
     this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#deadlines.nextDue, claimed, this.#pauses.nextDue))
   }
+}
+
+type MaxWaitOf = (route: LaneRoute, waiter: Waiter, stack: readonly SharedBucket[]) => number
+
+/** Times in ms: the present, and when the gate opens. */
+interface Start {
+  readonly now: number
+  readonly start: number
+}
+
+interface Planned {
+  readonly now: number
+  /** How many expired, by the name of their route. */
+  readonly expired: Map<string, number>
+}
+
+interface Plan {
+  readonly ticket: Ticket
+  /** When its `maxWait` is over from now on, in ms. */
+  readonly due: number
+  readonly tooLate: boolean
 }
 
 /** A store may answer the requests of one client in another order than that of their arrival. */
@@ -656,7 +746,91 @@ function insertByArrival(tickets: LinkedList<Ticket>, ticket: Ticket): void {
   tickets.insert(ticket, before)
 }
 
-/** The rate of all instances together, in cost units per ms. */
-function rateOfAll({ whole, rate }: BucketLimits): number {
-  return whole?.rate ?? rate
+/** Runs a function by the earliest time that was asked for. Only one timer is set at a time. */
+class WakeUp {
+  readonly #clock: Clock
+  readonly #run: () => void
+  /** ms. -Infinity: closed. */
+  #at = Infinity
+  #cancel: Cancel = () => false
+
+  constructor(clock: Clock, run: () => void) {
+    this.#clock = clock
+    this.#run = run
+  }
+
+  by(due: number): void {
+    if (due >= this.#at) return
+    this.#cancel()
+    this.#at = due
+    this.#cancel = this.#clock.at(due, this.#wake)
+  }
+
+  close(): void {
+    this.#cancel()
+    this.#at = -Infinity
+  }
+
+  readonly #wake = (): void => {
+    this.#at = Infinity
+    this.#run()
+  }
 }
+
+/** Tickets that have left their lanes and whose waiters are still to be called, in order, also when one calls back in. */
+class CallbackQueue {
+  readonly #ended = new LinkedList<Ticket>()
+  /** Of those that had to make room for others. They are few, so tickets have no place for it. */
+  readonly #rejections = new Map<Ticket, Rejection>()
+  #calling = false
+
+  push(ticket: Ticket, rejection?: Rejection): void {
+    if (rejection !== undefined) this.#rejections.set(ticket, rejection)
+    this.#ended.push(ticket)
+  }
+
+  /** Whether some are left that nobody is about to call. */
+  get pending(): boolean {
+    return !this.#calling && this.#ended.size > 0
+  }
+
+  /** Calls `released` after each released waiter. That of `newcomer` is not called: it does not know its ticket yet. */
+  callAll(released: (ticket: Ticket) => void, newcomer?: Ticket): void {
+    if (this.#calling) return
+    this.#calling = true
+    try {
+      for (let ticket = this.#next(newcomer); ticket !== undefined; ticket = this.#next(newcomer)) {
+        this.#ended.remove(ticket)
+        const rejection = this.#rejections.size === 0 ? undefined : this.#rejections.get(ticket)
+        if (rejection !== undefined) {
+          this.#rejections.delete(ticket)
+          ticket.waiter.reject(rejection)
+        } else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt!)
+        else {
+          ticket.waiter.release(ticket.slot, ticket.leftAt!)
+          released(ticket)
+        }
+      }
+    } finally {
+      this.#calling = false
+    }
+  }
+
+  #next(newcomer: Ticket | undefined): Ticket | undefined {
+    const { first } = this.#ended
+    return first !== undefined && first === newcomer ? newcomer.next : first
+  }
+}
+
+/** The usual time of a send: a moving average, in ms. Only the excess over it counts, as a constant delay shifts all. */
+export class SendLatency {
+  usual = 0
+
+  record(taken: number): void {
+    this.usual += (Math.min(taken, LONGEST_USUAL) - this.usual) * WEIGHT
+  }
+}
+
+/** ms. A longer one is never usual. */
+const LONGEST_USUAL = 1
+const WEIGHT = 0.1

@@ -1,7 +1,4 @@
-/**
- * Arrays of few entries, mostly one, in very many objects. They are exactly as long as needed, as an array that is pushed to
- * has room for 17. They are replaced, not changed.
- */
+/** Arrays of few entries in very many objects. They are as long as needed (`push` makes room for 17), and replaced, not changed. */
 
 /** The empty one, shared by all. */
 export const NONE: readonly never[] = []

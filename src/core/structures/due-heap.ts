@@ -13,29 +13,18 @@ const LEAST_ROOM = 8
  * in here, its `place`, and the heap holds that number.
  */
 export class DueHeap<E extends Timed> {
-  #size = 0
-  #nextDue = Infinity
-  /** By number. */
+  size = 0
+  /** When the next one is due, in ms. Infinity: there is none. */
+  nextDue = Infinity
   readonly #entries: (E | undefined)[] = []
   /** Where each number stands in the two arrays below. */
   #positions = new Int32Array(0)
   /** The numbers in heap order, then those that are free. */
   #numbers = new Int32Array(0)
-  /** The `due` of each, in heap order. */
   #dues = new Float64Array(0)
 
-  get size(): number {
-    return this.#size
-  }
-
-  /** The entry due first. */
   get next(): E | undefined {
-    return this.#size === 0 ? undefined : this.#entries[this.#numbers[0]!]
-  }
-
-  /** When that is, in ms. Infinity: there is none. */
-  get nextDue(): number {
-    return this.#nextDue
+    return this.size === 0 ? undefined : this.#entries[this.#numbers[0]!]
   }
 
   /** When an entry is due, in ms. Infinity: it is not in here. */
@@ -48,44 +37,40 @@ export class DueHeap<E extends Timed> {
     return place < 0 ? Infinity : this.#positions[place]!
   }
 
-  /** All entries, in no order. */
   *all(): Generator<E> {
     for (const entry of this.#entries) if (entry !== undefined) yield entry
   }
 
-  /** One of the entries, in no order. */
   find(test: (entry: E) => boolean): E | undefined {
     return this.#entries.find(entry => entry !== undefined && test(entry))
   }
 
   /** @param due ms. The entry is outside so far. */
   add(entry: E, due: number): void {
-    const position = this.#size
+    const position = this.size
     if (position === this.#numbers.length) this.#grow()
     const number = this.#numbers[position]!
-    this.#size = position + 1
+    this.size = position + 1
     this.#entries[number] = entry
     entry.place = number
     this.#rise(number, position, due)
   }
 
-  /** False: it was not in here. */
   remove(entry: E): boolean {
     const { place } = entry
     if (place < 0) return false
     entry.place = -1
     this.#entries[place] = undefined
-    const last = this.#size - 1
-    this.#size = last
+    const last = this.size - 1
+    this.size = last
     const position = this.#positions[place]!
     const moved = this.#numbers[last]!
     this.#numbers[last] = place
     if (position < last) this.#settle(moved, position, this.#dues[last]!)
-    else if (last === 0) this.#nextDue = Infinity
+    else if (last === 0) this.nextDue = Infinity
     return true
   }
 
-  /** Changes when an entry in here is due. */
   move(entry: E, due: number): void {
     this.#settle(entry.place, this.#positions[entry.place]!, due)
   }
@@ -127,7 +112,7 @@ export class DueHeap<E extends Timed> {
   /** Moves up what is due before `due`, from below a free position. Returns the position that is free then. */
   #sink(from: number, due: number): number {
     const dues = this.#dues
-    const size = this.#size
+    const size = this.size
     let position = from
     for (;;) {
       const first = (position << 2) + 1
@@ -146,6 +131,6 @@ export class DueHeap<E extends Timed> {
     this.#numbers[position] = number
     this.#dues[position] = due
     this.#positions[number] = position
-    if (position === 0) this.#nextDue = due
+    if (position === 0) this.nextDue = due
   }
 }

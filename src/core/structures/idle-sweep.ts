@@ -2,7 +2,6 @@
 
 /** Entries that each newcomer looks at: more than one, so that sweeping outruns arriving. */
 const STEPS = 2
-
 /** A search may go round a full map this often before newcomers have to save for it. */
 const ROUNDS = 4
 
@@ -35,10 +34,7 @@ export class IdleSweep<V> {
   }
 }
 
-/**
- * Bounds the work of searches in a full map. Each newcomer saves some steps, and a search spends them. So a search may look
- * at all entries, but in the long run a newcomer costs no more steps than it saves.
- */
+/** Bounds searches in a full map: each newcomer saves some steps, and a search spends them. */
 export class SearchBudget {
   #steps = 0
 
@@ -51,7 +47,6 @@ export class SearchBudget {
     return this.#steps === 0
   }
 
-  /** False: no step is left. */
   spend(): boolean {
     if (this.#steps === 0) return false
     this.#steps -= 1

@@ -5,10 +5,7 @@ export interface Linked<E> {
   next: E | undefined
 }
 
-/**
- * First in, first out, with removal from anywhere: a doubly linked list through the entries themselves.
- * Every operation is O(1). An entry is in at most one list at a time.
- */
+/** A doubly linked list through its entries. All is O(1). An entry is in at most one list at a time. */
 export class LinkedList<E extends Linked<E>> {
   first: E | undefined
   last: E | undefined
@@ -22,7 +19,6 @@ export class LinkedList<E extends Linked<E>> {
     this.last = entry
   }
 
-  /** Puts the entry before all others. */
   unshift(entry: E): void {
     adopt(this, entry)
     entry.next = this.first
@@ -31,7 +27,6 @@ export class LinkedList<E extends Linked<E>> {
     this.first = entry
   }
 
-  /** Puts the entry before another one of the list. */
   insert(entry: E, before: E): void {
     if (before.previous === undefined) {
       this.unshift(entry)

@@ -5,19 +5,18 @@
  * A compressed answer is inflated aside, on the threads of zlib, and what comes out is read here. What that may take is bounded: the pieces that wait for it, and
  * the bytes that come out. Beyond either nothing is found.
  */
+
 import type { Transform } from 'node:stream'
+import * as zlib from 'node:zlib'
 import type { Fields } from '../quota/field-values.js'
 import { EventNumbers } from './event-numbers.js'
-import { createInflate } from './inflate.js'
 import { JsonNumbers } from './json-numbers.js'
 import type { JsonPath } from './json-path.js'
 
 /** Bytes that may wait to be inflated. */
 const MOST_WAITING = 1024 * 1024
-
 /** Bytes of one answer that are inflated. They are read on the main thread, a piece of 16 kB at a time: up to a second in all. */
 const MOST_INFLATED = 16 * 1024 * 1024
-
 /** By path. Undefined: there is none. */
 export type Numbers = readonly (number | undefined)[]
 
@@ -30,53 +29,26 @@ export interface AnswerNumbers {
   drop(): void
 }
 
-/** @returns undefined if nothing can be found in such an answer */
 export function findInAnswer(fields: Fields, paths: readonly JsonPath[]): AnswerNumbers | undefined {
-  const reader = readerOf(mediaType(fields('content-type')), paths)
-  if (reader === undefined) return undefined
-  const plain = new Plain(reader)
+  const type = (fields('content-type') ?? '').split(';', 1)[0]!.trim().toLowerCase()
+  const isEvents = type === 'text/event-stream'
+  if (!isEvents && !JSON_TYPE.test(type)) return undefined
+  const reader = isEvents ? new EventNumbers(paths) : new JsonNumbers(paths)
+  const plain: AnswerNumbers = {
+    read: (bytes, from, to) => reader.read(bytes, from, to),
+    end: done => done(reader.end()),
+    drop: () => undefined,
+  }
   const coding = (fields('content-encoding') ?? '').trim().toLowerCase()
   return coding === '' || coding === 'identity' ? plain : new Inflated(coding, plain)
 }
 
-function readerOf(type: string, paths: readonly JsonPath[]): JsonNumbers | EventNumbers | undefined {
-  if (type === 'text/event-stream') return new EventNumbers(paths)
-  return isJson(type) ? new JsonNumbers(paths) : undefined
-}
-
-function mediaType(contentType: string | undefined): string {
-  return (contentType ?? '').split(';', 1)[0]!.trim().toLowerCase()
-}
-
-function isJson(type: string): boolean {
-  return type === 'application/json' || /^application\/[^\s/]+\+json$/.test(type)
-}
-
-/** An answer that is not compressed. */
-class Plain implements AnswerNumbers {
-  readonly #reader: JsonNumbers | EventNumbers
-
-  constructor(reader: JsonNumbers | EventNumbers) {
-    this.#reader = reader
-  }
-
-  read(bytes: Buffer, from: number, to: number): void {
-    this.#reader.read(bytes, from, to)
-  }
-
-  end(done: (found: Numbers) => void): void {
-    done(this.#reader.end())
-  }
-
-  drop(): void {}
-}
+const JSON_TYPE = /^application\/(?:[^\s/]+\+)?json$/
 
 class Inflated implements AnswerNumbers {
   readonly #coding: string
   readonly #plain: AnswerNumbers
-  /** Undefined before the first byte. */
   #inflate: Transform | undefined
-  /** Bytes that may still come out. */
   #left = MOST_INFLATED
   #hasFailed = false
   /** What is compressed has ended. The answer may go on: what comes then is not read. */
@@ -134,3 +106,25 @@ class Inflated implements AnswerNumbers {
 }
 
 const NOTHING: Numbers = []
+/** 8 MiB, the most that RFC 9659 allows on the web. */
+const LARGEST_ZSTD_WINDOW = 23
+
+interface Zstd {
+  readonly createZstdDecompress?: (options: { params: Record<number, number> }) => Transform
+  readonly constants: { readonly ZSTD_d_windowLogMax?: number }
+}
+
+/**
+ * A stream that undoes a content coding. Undefined: it is not known here.
+ *
+ * @param first the first byte of what is coded
+ */
+function createInflate(coding: string, first: number): Transform | undefined {
+  if (coding === 'gzip' || coding === 'x-gzip') return zlib.createGunzip()
+  // Some servers leave out the header of zlib, whose lower half is 8.
+  if (coding === 'deflate') return (first & 0x0f) === 8 ? zlib.createInflate() : zlib.createInflateRaw()
+  if (coding === 'br') return zlib.createBrotliDecompress()
+  if (coding !== 'zstd') return undefined
+  const { createZstdDecompress, constants } = zlib as unknown as Zstd
+  return createZstdDecompress?.({ params: { [constants.ZSTD_d_windowLogMax!]: LARGEST_ZSTD_WINDOW } })
+}

@@ -13,7 +13,6 @@ const LINE_END = Buffer.from('\n')
  */
 export class EventNumbers {
   readonly #json: JsonNumbers
-  /** By path, of the events that have ended. */
   readonly #found: (number | undefined)[]
   /**
    * - `name`: at the beginning of a line, or in `data:`.
@@ -24,7 +23,6 @@ export class EventNumbers {
   #matched = 0
   /** The last line ended with CR: a LF belongs to that. */
   #isAfterCr = false
-  /** The event has a line of data. */
   #hasData = false
 
   constructor(paths: readonly JsonPath[]) {
@@ -32,7 +30,6 @@ export class EventNumbers {
     this.#found = paths.map(() => undefined)
   }
 
-  /** Takes the bytes of a buffer from `from` to before `to`. */
   read(bytes: Uint8Array, from: number, to: number): void {
     let at = from
     if (at < to && this.#isAfterCr) {
@@ -56,7 +53,6 @@ export class EventNumbers {
     return this.#found
   }
 
-  /** A part of a line. */
   #readLine(bytes: Uint8Array, from: number, to: number): void {
     let at = from
     while (at < to && this.#part === 'name') {

@@ -1,5 +1,5 @@
 /**
- * Finds numbers in a JSON document whose bytes come in any pieces.
+ * Finds numbers, and texts if they are wanted, in a JSON document whose bytes come in any pieces.
  *
  * It finds what JSON.parse finds at the same paths, without building the document. Memory is bounded by the paths, whatever the
  * document is: of containers it keeps only those on the way to a number, at most as many as a path has steps. Of all others it
@@ -12,6 +12,7 @@
  * - A document that is not JSON is found out at the latest where the way to a number breaks off. Numbers before that may have
  *   been found.
  */
+import { orElse } from '../../core/structures/or-else.js'
 import type { JsonPath } from './json-path.js'
 
 const QUOTE = 0x22
@@ -23,17 +24,14 @@ const CLOSE_OBJECT = 0x7d
 const COMMA = 0x2c
 const COLON = 0x3a
 const SPACE = 0x20
-
 /** Bytes. A number that is longer says nothing that a double can hold. */
 const LONGEST_NUMBER = 64
-
 const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/
 
 /** A place that paths lead to or through. */
 interface Step {
   readonly names: Map<string, Step>
   readonly places: Map<number, Step>
-  /** The paths that end here. */
   readonly ends: number[]
   /** The paths that lead here or further. */
   readonly through: number[]
@@ -55,6 +53,8 @@ type State =
   /** A comma, or the end of the container. */
   | 'after'
   | 'string'
+  /** In a string that is looked for. */
+  | 'text'
   /** In a number, `true`, `false` or `null`. */
   | 'scalar'
   /** In a container without a number that is looked for. */
@@ -66,14 +66,14 @@ export class JsonNumbers {
   readonly #root: Step
   /** Bytes. A longer name is none that is looked for. */
   readonly #longestName: number
-  /** By path. */
   readonly #found: (number | undefined)[]
+  readonly #texts: (string | undefined)[]
+  /** Bytes. A longer text is not found; 0: no texts are. */
+  readonly #longestText: number
   #state: State = 'value'
-  /** From the outside in. */
   readonly #open: Frame[] = []
   /** That of the value that comes next. Undefined: nothing is looked for in it. */
   #step: Step | undefined
-  /** The name or scalar so far, one character for each byte. */
   #text = ''
   /** In a string: the last byte was a backslash that escapes the next one. */
   #isEscaped = false
@@ -81,16 +81,17 @@ export class JsonNumbers {
   #depth = 0
   #isInString = false
 
-  constructor(paths: readonly JsonPath[]) {
+  constructor(paths: readonly JsonPath[], longestText = 0) {
     this.#root = newStep()
     for (const [index, path] of paths.entries()) add(this.#root, path, index)
     // An escaped character takes 6 bytes.
     this.#longestName = 6 * Math.max(0, ...paths.flat().map(step => String(step).length))
     this.#found = paths.map(() => undefined)
+    this.#texts = paths.map(() => undefined)
+    this.#longestText = longestText
     this.#step = this.#root
   }
 
-  /** The document has ended, but for white space. */
   get isWhole(): boolean {
     return this.#state === 'whole'
   }
@@ -100,14 +101,19 @@ export class JsonNumbers {
     return this.#state === 'broken' ? this.#found.map(() => undefined) : this.#found
   }
 
+  /** The strings that have been found, by path: nothing in a document that is not whole. */
+  get texts(): readonly (string | undefined)[] {
+    return this.isWhole ? this.#texts : []
+  }
+
   /** The bytes have ended. Returns what has been found, by path: nothing in a document that is not whole. */
   end(): readonly (number | undefined)[] {
     return this.isWhole ? this.#found : []
   }
 
-  /** Another document begins. */
   reset(): void {
     this.#found.fill(undefined)
+    this.#texts.fill(undefined)
     this.#state = 'value'
     this.#open.length = 0
     this.#step = this.#root
@@ -115,27 +121,15 @@ export class JsonNumbers {
     this.#isInString = false
   }
 
-  /** Takes the bytes of a buffer from `from` to before `to`. */
   read(bytes: Uint8Array, from: number, to: number): void {
     for (let at = from; at < to; ) {
-      switch (this.#state) {
-        case 'skipped':
-          at = this.#skip(bytes, at, to)
-          break
-        case 'string':
-          at = this.#skipString(bytes, at, to)
-          break
-        case 'scalar':
-          at = this.#readScalar(bytes, at, to)
-          break
-        case 'in name':
-          at = this.#readName(bytes, at, to)
-          break
-        case 'broken':
-          return
-        default:
-          at = this.#readMark(bytes, at)
-      }
+      if (this.#state === 'skipped') at = this.#skip(bytes, at, to)
+      else if (this.#state === 'string') at = this.#skipString(bytes, at, to)
+      else if (this.#state === 'scalar') at = this.#readScalar(bytes, at, to)
+      else if (this.#state === 'in name') at = this.#readName(bytes, at, to)
+      else if (this.#state === 'text') at = this.#readText(bytes, at, to)
+      else if (this.#state === 'broken') return
+      else at = this.#readMark(bytes, at)
     }
   }
 
@@ -147,33 +141,22 @@ export class JsonNumbers {
   }
 
   #take(byte: number): void {
-    switch (this.#state) {
-      case 'value':
-        return this.#begin(byte)
-      case 'name':
-        if (byte === CLOSE_OBJECT) return this.#close(byte)
-        this.#text = ''
-        this.#state = byte === QUOTE ? 'in name' : 'broken'
-        return
-      case 'colon':
-        this.#state = byte === COLON ? 'value' : 'broken'
-        return
-      case 'after':
-        return byte === COMMA ? this.#next() : this.#close(byte)
-      default:
-        this.#state = 'broken'
-    }
+    if (this.#state === 'value') this.#begin(byte)
+    else if (this.#state === 'name' && byte !== CLOSE_OBJECT) {
+      this.#text = ''
+      this.#state = byte === QUOTE ? 'in name' : 'broken'
+    } else if (this.#state === 'colon') this.#state = byte === COLON ? 'value' : 'broken'
+    else if (this.#state === 'whole') this.#state = 'broken'
+    else if (this.#state === 'after' && byte === COMMA) this.#next()
+    else this.#close(byte)
   }
 
-  /** A value begins. */
   #begin(byte: number): void {
-    if (byte === QUOTE) this.#state = 'string'
+    this.#text = ''
+    if (byte === QUOTE) this.#state = this.#longestText > 0 && this.#step?.ends.length ? 'text' : 'string'
     else if (byte === OPEN_OBJECT || byte === OPEN_LIST) this.#enter(byte)
     else if (byte === CLOSE_LIST) this.#close(byte)
-    else {
-      this.#text = ''
-      this.#state = byte === COMMA || byte === COLON || byte === CLOSE_OBJECT ? 'broken' : 'scalar'
-    }
+    else this.#state = byte === COMMA || byte === COLON || byte === CLOSE_OBJECT ? 'broken' : 'scalar'
   }
 
   #enter(byte: number): void {
@@ -192,7 +175,7 @@ export class JsonNumbers {
   /** The value that comes next has this step. What was found there before does not count. */
   #expect(step: Step | undefined): void {
     this.#step = step
-    for (const path of step?.through ?? NO_PATHS) this.#found[path] = undefined
+    for (const path of step?.through ?? NO_PATHS) this.#found[path] = this.#texts[path] = undefined
     this.#state = 'value'
   }
 
@@ -216,7 +199,6 @@ export class JsonNumbers {
     }
   }
 
-  /** A value has ended. */
   #ended(): void {
     this.#state = this.#open.length === 0 ? 'whole' : 'after'
   }
@@ -269,6 +251,16 @@ export class JsonNumbers {
     return end + 1
   }
 
+  #readText(bytes: Uint8Array, from: number, to: number): number {
+    const end = this.#endOfString(bytes, from, to)
+    this.#keep(bytes, from, end < 0 ? to : end, this.#longestText)
+    if (end < 0) return to
+    const text = this.#text.length > this.#longestText ? undefined : nameOf(this.#text)
+    for (const path of this.#step!.ends) this.#texts[path] = text
+    this.#ended()
+    return end + 1
+  }
+
   #readScalar(bytes: Uint8Array, from: number, to: number): number {
     let at = from
     while (at < to && !isDelimiter(bytes[at]!)) at += 1
@@ -307,15 +299,11 @@ function add(root: Step, path: JsonPath, index: number): void {
   step.ends.push(index)
 }
 
-/** The name of a member. Undefined: it is not JSON. @param text one character for each byte */
+/** What stands between quotation marks. Undefined: it is not JSON. @param text one character for each byte */
 function nameOf(text: string): string | undefined {
   const name = Buffer.from(text, 'latin1').toString()
   if (!name.includes('\\')) return name
-  try {
-    return JSON.parse(`"${name}"`) as string
-  } catch {
-    return undefined
-  }
+  return orElse(() => JSON.parse(`"${name}"`) as string, undefined)
 }
 
 function depthChange(byte: number): number {

@@ -1,9 +1,6 @@
 /** Where a value stands in a JSON document: names of members and places in lists, from the outside in. At least one. */
 export type JsonPath = readonly (string | number)[]
-
-/** Characters of a path. A longer one is a mistake. */
 const LONGEST = 200
-
 /** A name, behind a dot unless it is the first step, or a place. No character of an expression is part of a name. */
 const STEP = /(?:^|\.)([^\s.[\](){}'"`+*/,;=<>?!&|@#%]+)|\[(\d{1,9})\]/y
 

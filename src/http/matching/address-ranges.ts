@@ -1,6 +1,5 @@
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
-import { ipv4Inside } from '../ipv6-network.js'
 
 /** An address, or all that begin with the same bits. An IPv4 range mapped into IPv6 is one of IPv4. */
 export interface AddressRange {
@@ -16,7 +15,6 @@ export interface AddressRange {
 
 const MAPPED_BITS = 96
 
-/** Reads an address or a CIDR. Undefined: the text is neither. */
 export function parseRange(text: string): AddressRange | undefined {
   const [, address = '', prefix] = /^([0-9A-Fa-f:.]+)(?:\/(\d{1,3}))?$/.exec(text) ?? []
   if (isIP(address) === 0) return undefined
@@ -41,12 +39,6 @@ export function parseKeyRange(text: string, ipv6: number): AddressRange | undefi
   const range = text.includes('/') ? parseRange(text) : undefined
   if (range === undefined || range.hasHostBits) return undefined
   return range.bytes.length === 16 && range.bits > ipv6 ? undefined : range
-}
-
-/** Whether all addresses of the range `narrow` are in `wide`. */
-export function coversRange(wide: AddressRange, narrow: AddressRange): boolean {
-  if (wide.bytes.length !== narrow.bytes.length || wide.bits > narrow.bits) return false
-  return keyOf(wide.bytes, wide.bits) === keyOf(narrow.bytes, wide.bits)
 }
 
 /** A text that all ranges of one network have in common: those that begin with the same bits. */
@@ -77,26 +69,30 @@ export class AddressRanges<T> {
   }
 
   /**
-   * What belongs to the longest prefix that an address has. One of NAT64 is also the IPv4 address inside it.
+   * What belongs to the longest prefix that an address has. One of NAT64 is also the IPv4 address inside it, behind 96 more bits.
    *
    * @returns undefined: it is in no range, or no address
    */
   find(address: string): T | undefined {
     if (isIP(address) === 0) return undefined
     const parsed = ipaddr.parse(address)
+    const ipv4 = 'parts' in parsed ? ipv4Inside(parsed.parts) : undefined
+    const inside = ipv4 === undefined ? undefined : this.find(ipv4)
     const bytes = parsed.toByteArray()
     for (const { bits, values } of this.#byLength.get(bytes.length)!) {
+      if (inside !== undefined && bits < NAT64_BITS) break
       const found = values.get(keyOf(bytes, bits))
       if (found !== undefined) return found
     }
-    const ipv4 = 'parts' in parsed ? ipv4Inside(parsed.parts) : undefined
-    return ipv4 === undefined ? undefined : this.find(ipv4)
+    return inside
   }
 }
 
+/** The prefix of NAT64 (64:ff9b::/96). */
+const NAT64_BITS = 96
+
 interface Networks<T> {
   readonly bits: number
-  /** By the first bits of the addresses. */
   readonly values: Map<string, T>
 }
 
@@ -104,7 +100,34 @@ function keyOf(bytes: readonly number[], bits: number): string {
   return String.fromCharCode(...masked(bytes, bits).slice(0, Math.ceil(bits / 8)))
 }
 
-/** The bytes with all bits after the first `bits` cleared. */
 function masked(bytes: readonly number[], bits: number): number[] {
   return bytes.map((byte, at) => byte & (0xff00 >> Math.min(8, Math.max(0, bits - 8 * at))) & 0xff)
+}
+
+/**
+ * The network of an IPv6 address as keys and tiers write it: the groups of its prefix, e.g. `2001:db8:0:0::/64`.
+ *
+ * @param groups the eight groups of 16 bits
+ * @param prefix bits, 1 to 128
+ */
+export function ipv6Network(groups: readonly number[], prefix: number): string {
+  const kept = groups.slice(0, Math.ceil(prefix / 16))
+  const cut = kept.length * 16 - prefix
+  kept.push((kept.pop()! >> cut) << cut)
+  const text = kept.map(group => group.toString(16)).join(':')
+  return `${text}${kept.length < 8 ? '::' : ''}/${prefix}`
+}
+
+/**
+ * The IPv4 address inside one of NAT64 (64:ff9b::/96, RFC 6052), which is how a server with IPv6 alone sees clients of IPv4.
+ *
+ * @param groups the eight groups of 16 bits
+ * @returns undefined: it is another address
+ */
+export function ipv4Inside(groups: readonly number[]): string | undefined {
+  if (groups[0] !== 0x64 || groups[1] !== 0xff9b || groups.slice(2, 6).some(group => group !== 0)) return undefined
+  return groups
+    .slice(6)
+    .flatMap(group => [group >> 8, group & 0xff])
+    .join('.')
 }

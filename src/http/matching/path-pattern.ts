@@ -10,7 +10,6 @@ import { createWildcard } from './wildcard.js'
 /** Differences between paths that a pattern does not see: upper and lower case, a slash at the end, `;name=value`. */
 export type Normalisation = 'case' | 'slash' | 'params'
 
-/** The paths of a request. */
 export interface RequestPath {
   /** As `matchingPath` makes it. */
   readonly path: string
@@ -20,7 +19,6 @@ export interface RequestPath {
 
 export type PathMatcher = (request: RequestPath) => boolean
 
-/** The parts of a pattern, all of which a path has to match. No path has a space. */
 export function partsOf(pattern: string): string[] {
   return pattern.split(/ +(?=~ )/)
 }
@@ -46,12 +44,13 @@ export function spelledPattern(pattern: string): string {
   return pattern.startsWith('*') ? matchingPath(`/${pattern}`).slice(1) : matchingPath(pattern)
 }
 
-/** Reads a valid pattern. */
 export function createPathMatcher(pattern: string, normalise: readonly Normalisation[] = []): PathMatcher {
   const ignoresCase = normalise.includes('case')
   const tests = partsOf(pattern).map(part => createTest(part, ignoresCase ? 'folded' : 'exact'))
   const test = tests.length === 1 ? tests[0]! : (path: string) => tests.every(each => each(path))
-  const read = normalise.includes('params') ? ofTarget : ofPath
+  const read: (request: RequestPath) => string = normalise.includes('params')
+    ? ({ target }) => pathWithoutParameters(target)
+    : ({ path }) => path
   const spelled: (request: RequestPath) => string = ignoresCase ? request => read(request).toLowerCase() : read
   if (!normalise.includes('slash')) return request => test(spelled(request))
   return request => {
@@ -77,12 +76,4 @@ function createTest(pattern: string, letters: 'exact' | 'folded'): (path: string
 export function createExpression(expression: string, letters: 'exact' | 'folded'): (text: string) => boolean {
   const compiled = RE2JS.compile(expression, letters === 'folded' ? RE2JS.CASE_INSENSITIVE : 0)
   return text => compiled.test(text)
-}
-
-function ofPath({ path }: RequestPath): string {
-  return path
-}
-
-function ofTarget({ target }: RequestPath): string {
-  return pathWithoutParameters(target)
 }

@@ -28,3 +28,19 @@ export function coversWildcard(wide: string, narrow: string): boolean {
   // A `*` of `narrow` may be any text, and only a `*` of `wide` takes that in.
   return createWildcard(wide)(narrow)
 }
+
+/**
+ * Matches the authority that a request names, with or without its port.
+ *
+ * @param pattern lower-cased, as in `match.host`. Undefined: any
+ */
+export function createHostMatcher(pattern: string | undefined): (host: string) => boolean {
+  if (pattern === undefined) return () => true
+  const isWanted = createWildcard(pattern)
+  return host => isWanted(hostName(host)) || isWanted(host.toLowerCase())
+}
+
+/** The host name without port and trailing dot, in lower case. */
+export function hostName(host: string): string {
+  return host.replace(/:\d*$/, '').replace(/\.$/, '').toLowerCase()
+}

@@ -15,7 +15,6 @@ export function fieldsOf(headers: object): Fields {
 
 /** What an upstream may limit separately. Buckets with these names follow these limits. */
 export const LIMITED = ['requests', 'tokens'] as const
-
 export type Limited = (typeof LIMITED)[number]
 
 /**
@@ -49,10 +48,8 @@ export interface Quota {
 
 /** ms. A longer wait or window (above a leap year) is taken for a mistake. */
 export const LONGEST = 366 * 86_400_000
-
 /** Longer texts are no numbers or times. */
 const MOST_DIGITS = 40
-
 const DECIMAL = /^\d+(?:\.\d*)?$|^\.\d+$/
 
 /** Reads a decimal number of 0 or more, without sign or exponent. */

@@ -1,7 +1,6 @@
 import { type Fields, LONGEST, readDecimal, trimValue } from './field-values.js'
 
 const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec']
-
 const TIME = '(?<hour>[01]\\d|2[0-3]):(?<minute>[0-5]\\d):(?<second>[0-5]\\d|60)'
 const SHORT_DAY = '(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)'
 const LONG_DAY = '(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day'

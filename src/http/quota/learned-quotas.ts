@@ -9,7 +9,6 @@ import { LONGEST_PAUSE } from './pause-rule.js'
 /** Smaller relative changes of a rate are ignored, because every change plans anew what waits. */
 const NOTABLE_CHANGE = 0.01
 
-/** The request that was answered. */
 export interface AnsweredRequest {
   /** ms after which a request asks again even if nothing is left. */
   readonly longest: number

@@ -33,23 +33,18 @@ import type { Quota } from './field-values.js'
 
 /** ms. In shorter windows whole seconds are too coarse. */
 const SHORT_WINDOW = 10_000
-
 /** Windows without news until the base is forgotten. */
 const MEMORY = 10
-
 /** Requests in a short window whose times are kept. */
 const MOST_OWN = 1_000
-
 /** ms. The longest pause if the end of the window is unknown. */
 const BLIND_PAUSE = 60_000
 
 export class LearnedRate {
   #limit: number | undefined
-  /** The longest reset seen for this limit, in ms. */
   #longestReset = 0
   /** From this time on, one whole window has been seen. */
   #wholeAt = Infinity
-  /** Requests per ms. */
   #base = Infinity
   #forgetAt = Infinity
   /** Requests per ms that `remaining` allows, until `#resetAt`. */
@@ -129,7 +124,6 @@ export class LearnedRate {
     return isWhole && this.#base < Infinity && window !== undefined && window < SHORT_WINDOW
   }
 
-  /** An own request has been answered. */
   #log(now: number, window: number): void {
     this.#own.push(now)
     // A little longer than the window, because answers do not take equally long.

@@ -4,28 +4,22 @@ import { namedPause } from './pause-rule.js'
 
 /** ms. What GitHub asks for where an answer names no time. */
 export const UNNAMED_PAUSE = 60_000
-
 /** What GitHub says of its secondary limits, in a body alone where the head names no time. */
 const SECONDARY = /secondary rate limit|abuse detection/i
-
 /** Bytes of an answer that are looked at, coded and decoded. */
 const MOST = 16_384
-
 const DECODERS = { gzip: 'gunzipSync', deflate: 'inflateSync', br: 'brotliDecompressSync' } as const
 
-/** Whether a refusal may be a limit that only its body tells. */
 export function mayTellInBody(status: number, fields: Fields): boolean {
   return (status === 403 || status === 429) && namedPause(fields, 0) === undefined
 }
 
-/** The body of a refusal as it comes. */
 export class LimitInBody {
   readonly #decoder: (typeof DECODERS)[keyof typeof DECODERS] | undefined
   readonly #chunks: Buffer[] = []
   readonly #found: () => void
   #size = 0
 
-  /** @param found it is a limit */
   constructor(fields: Fields, found: () => void) {
     this.#found = found
     this.#decoder = ownValue(DECODERS, trimValue(fields('content-encoding')) ?? '')

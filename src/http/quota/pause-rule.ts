@@ -1,14 +1,13 @@
-import type { Fields } from './field-values.js'
+import { type Fields, LONGEST, readDecimal } from './field-values.js'
+import { readAge } from './http-date.js'
 import { readQuotas } from './quota-fields.js'
-import { readRetryAfter } from './retry-after.js'
+import { readTime } from './reset.js'
 
 /** ms. The least growth of a running pause by answers. */
 export const PAUSE_STEP = 100
-
 /** ms. The longest pause where no rule sets one. After it one request asks again. */
 export const LONGEST_PAUSE = 60_000
 
-/** Which answers cause a pause, and how long. */
 export interface PauseRule {
   readonly status: readonly number[]
   /** ms, if the answer names no time. 0: no pause then. */
@@ -23,11 +22,8 @@ export interface PauseRule {
  */
 export function hasStatus(statuses: readonly number[], status: number, fields: Fields): boolean {
   if (statuses.includes(status)) return true
-  return status === 403 && statuses.includes(429) && isLimit(fields)
-}
-
-/** What is asked does not depend on the time. */
-function isLimit(fields: Fields): boolean {
+  if (status !== 403 || !statuses.includes(429)) return false
+  // What is asked does not depend on the time.
   return readRetryAfter(fields, 0) !== undefined || readQuotas(fields, 0).some(({ remaining = 1 }) => remaining < 1)
 }
 
@@ -66,4 +62,17 @@ function untilReset(fields: Fields, wallNow: number): number | undefined {
     if (remaining < 1 && reset > (longest ?? 0)) longest = reset
   }
   return longest
+}
+
+/**
+ * How long an answer asks to wait: `Retry-After` in seconds or as an HTTP-date (RFC 9110 10.2.3), or as other times are written, or
+ * the finer `retry-after-ms` of OpenAI and Azure.
+ *
+ * @param wallNow ms since 1970; used if the answer has no Date
+ * @returns ms, from 0 to a leap year; undefined if it does not say
+ */
+export function readRetryAfter(fields: Fields, wallNow: number): number | undefined {
+  const ms = readDecimal(fields('retry-after-ms')) ?? readDecimal(fields('x-ms-retry-after-ms'))
+  const wait = ms === undefined ? readTime(fields('retry-after'), fields, wallNow)?.reset : ms - readAge(fields)
+  return wait === undefined ? undefined : Math.min(Math.max(0, wait), LONGEST)
 }

@@ -1,13 +1,13 @@
+import { type InnerList, type Item, isInnerList, type List, type Parameters } from 'structured-headers'
+import { type Bare, dictionaryOf, listOf, textOf } from '../structured-fields.js'
 import { type Fields, type Limited, LONGEST, type Quota, readDecimal } from './field-values.js'
 import { EPOCH_MS, type QuotaReset, readReset } from './reset.js'
-import { type Bare, type Member, parseDictionary, parseList } from './structured-fields.js'
 
 export { type Fields, followersOf, LIMITED, type Limited, type Quota } from './field-values.js'
 
 /** A greater count is a mistake, or means that there is no limit. */
 const MOST = 1e12
 
-/** The names of the fields of one limit. */
 interface Row {
   /** What it limits, if the field names tell. */
   readonly bucket?: Limited
@@ -21,7 +21,6 @@ interface Row {
   readonly windowField?: string
 }
 
-/** Reads all limits that an answer announces in one dialect. */
 type Dialect = (fields: Fields, wallNow: number) => readonly Quota[]
 
 /** Dialects that say more come first. */
@@ -109,12 +108,12 @@ function namedItems(fields: Fields): Quota[] {
   const policies = named(fields('ratelimit-policy'))
   const states = named(fields('ratelimit'))
   const quotas: Quota[] = []
-  for (const name of new Set([...states, ...policies].map(({ value }) => value))) {
-    const policy = policies.find(({ value }) => value === name)?.params
+  for (const name of new Set([...states, ...policies].map(([name]) => name))) {
+    const policy = policies.find(each => each[0] === name)?.[1]
     // Quotas in bytes or concurrent requests do not limit the rate of requests.
-    if ((policy?.get('qu') ?? 'requests') !== 'requests') continue
-    const items = states.filter(({ value }) => value === name)
-    for (const params of items.length > 0 ? items.map(({ params }) => params) : [undefined]) {
+    if (policy?.has('qu') && textOf(policy.get('qu')) !== 'requests') continue
+    const items = states.filter(each => each[0] === name)
+    for (const params of items.length > 0 ? items.map(([, params]) => params) : [undefined]) {
       const reset = seconds(params?.get('t'))
       const end = reset === undefined ? undefined : { reset, grain: 1_000 }
       const window = seconds(policy?.get('w'))
@@ -124,8 +123,11 @@ function namedItems(fields: Fields): Quota[] {
   return quotas
 }
 
-function named(text: string | undefined): readonly Member[] {
-  return (parseList(text) ?? []).filter(({ value }) => typeof value === 'string')
+function named(field: string | undefined): readonly [name: string, params: Parameters][] {
+  return listOf(field).flatMap(([value, params]) => {
+    const name = textOf(value)
+    return name === undefined ? [] : [[name, params]]
+  })
 }
 
 /** Anthropic's plans tell a share that is used. Only when nothing is left does it say how many requests that is. */
@@ -154,8 +156,8 @@ function shopify(fields: Fields): Quota[] {
 
 /** Draft 07: `RateLimit: limit=100, remaining=50, reset=5`. */
 function keyedItems(fields: Fields, wallNow: number): Quota[] {
-  const members = parseDictionary(fields('ratelimit')) ?? []
-  const value = (name: string): Bare => members.find(({ key }) => key === name)?.value
+  const members = dictionaryOf(fields('ratelimit'))
+  const value = (name: string): Bare => itemOf(members.get(name))
   const quotas: Quota[] = []
   const limit = value('limit')
   const reset = value('reset')
@@ -194,11 +196,13 @@ function rows(...all: readonly Row[]): Dialect {
   return (fields, wallNow) => {
     const quotas: Quota[] = []
     for (const row of all) {
-      const limits = parseList(fields(row.limit)) ?? []
-      const limit = limits[0]?.value
+      const limits = listOf(fields(row.limit))
+      const limit = itemOf(limits[0])
       const declared = readDecimal(row.windowField && fields(row.windowField)) ?? row.window
       const window = declared ?? windowOf(limit, limits) ?? policyWindow(limit, fields)
-      const remaining = parseList(fields(row.remaining))?.[0]?.value
+      const left = fields(row.remaining)
+      // Fields that are older than RFC 9651 have as many decimal places as they like.
+      const remaining = readDecimal(left) ?? itemOf(listOf(left)[0])
       add(quotas, { bucket: row.bucket, limit, window, remaining, end: endOf(row, fields, wallNow) })
     }
     return quotas
@@ -217,13 +221,17 @@ function endOf({ reset }: Row, fields: Fields, wallNow: number): QuotaReset | un
 }
 
 /** Early drafts: `RateLimit-Limit: 100, 100;w=60, 5000;w=3600`. The limit in force comes first. */
-function windowOf(limit: Bare, members: readonly Member[]): number | undefined {
-  return seconds(members.find(({ value, params }) => value === limit && params.has('w'))?.params.get('w'))
+function windowOf(limit: Bare, members: List): number | undefined {
+  return seconds(members.find(([value, params]) => value === limit && params.has('w'))?.[1].get('w'))
+}
+
+function itemOf(member: Item | InnerList | undefined): Bare {
+  return member === undefined || isInnerList(member) ? undefined : member[0]
 }
 
 /** Drafts up to 07 have the windows in their own field: `RateLimit-Policy: 100;w=60`. */
 function policyWindow(limit: Bare, fields: Fields): number | undefined {
-  return limit === undefined ? undefined : windowOf(limit, parseList(fields('ratelimit-policy')) ?? [])
+  return limit === undefined ? undefined : windowOf(limit, listOf(fields('ratelimit-policy')))
 }
 
 /** ms */
@@ -232,7 +240,6 @@ function seconds(value: Bare): number | undefined {
   return ms >= 0 && ms <= LONGEST ? ms : undefined
 }
 
-/** A limit as an answer announces it. */
 interface Announced {
   readonly bucket?: Limited | undefined
   readonly limit: Bare

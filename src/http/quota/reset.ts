@@ -3,10 +3,8 @@ import { readAge, readAnswerTime, readHttpDate } from './http-date.js'
 
 /** A number from here on is not a wait in seconds but seconds since 1970 (here: the year 2001). */
 const EPOCH_SECONDS = 1e9
-
 /** A number from here on is milliseconds since 1970 (here: the year 1973). */
 export const EPOCH_MS = 1e11
-
 const UNIT_MS = [86_400_000, 3_600_000, 60_000, 1_000, 1]
 const DURATION = /^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$/
 /** RFC 3339, and ISO 8601 without a zone: then it is UTC. */

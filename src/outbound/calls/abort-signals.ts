@@ -1,6 +1,6 @@
 /** Waiting calls by their abort signal. Each signal has one listener, however many calls use it. */
 
-export interface Abortable {
+interface Abortable {
   /** Gives up with this reason. */
   cancel(reason: unknown): unknown
 }
@@ -31,7 +31,6 @@ export function watch(signal: AbortSignal, call: Abortable): void {
   watch.calls.add(call)
 }
 
-/** Stops watching. */
 export function unwatch(signal: AbortSignal, call: Abortable): void {
   const watch = watches.get(signal)
   if (watch === undefined || !watch.calls.delete(call) || watch.calls.size > 0) return

@@ -1,13 +1,13 @@
 /** The options of one call, and their checks. */
 
 import { either, quote } from '../../config/messages.js'
+import { quotaOf } from '../../config/periods.js'
 import { formatPath } from '../../config/problems.js'
-import { readDuration } from '../../config/read-values.js'
-import { isCost } from '../../core/bucket/meter.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../../core/priority.js'
 import type { Cost } from '../../core/queue/lane.js'
 import { ownValue } from '../../core/structures/own-value.js'
-import { unknownOption } from '../option-reader.js'
+import { isCost } from '../../decider/costs.js'
+import { durationOf, unknownOption } from '../option-reader.js'
 import type { CostOf, Costs } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
@@ -45,14 +45,12 @@ export interface CallSettings extends Cost {
   readonly id: string | undefined
 }
 
-export interface RunSettings extends CallSettings {
+interface RunSettings extends CallSettings {
   readonly timeout: number | undefined
 }
 
 /** The names of the buckets of a shaper. Undefined: there is only one. */
 export type BucketNames = readonly string[] | undefined
-
-/** Every option of a call. */
 const CALL_OPTIONS = ['cost', 'signal', 'maxWait', 'priority', 'id'] as const satisfies (keyof CallOptions)[]
 export const RUN_OPTIONS = [...CALL_OPTIONS, 'timeout'] as const satisfies (keyof RunOptions)[]
 
@@ -121,15 +119,12 @@ export function checkKey(key: unknown): string {
   return key
 }
 
-/**
- * Reads a cost: of the only bucket, of each of several, or by their names.
- *
- * @throws RangeError
- */
+/** Of the only bucket, of each of several, or by their names. @throws RangeError */
 export function readCost(cost: unknown, names: BucketNames): Cost {
   if (typeof cost !== 'object' || cost === null) return { cost: checkCost(cost) }
   const costs = readCosts(cost, names, 'cost')
-  const all = names!.map(name => ownValue(costs, name) ?? 1)
+  // What paces a quota counts as the quota does.
+  const all = names!.map(name => ownValue(costs, name) ?? ownValue(costs, quotaOf(name) ?? name) ?? 1)
   return { cost: all.at(-1)!, costs: all }
 }
 
@@ -150,18 +145,11 @@ export function checkCost(cost: unknown, path = 'cost'): number {
   return cost
 }
 
-/**
- * Reads a duration: `"10s"`, or a number of ms.
- *
- * @returns ms
- * @throws RangeError
- */
+/** `"10s"`, or a number of ms. @throws RangeError */
 export function readMs(name: string, input: unknown): number {
-  if (typeof input === 'number' && input >= 0) return input
   try {
-    if (typeof input === 'string') return readDuration(input)
-  } catch {
-    // Said below.
+    return durationOf(input)
+  } catch (error) {
+    throw new RangeError(`${name}: ${(error as Error).message}`)
   }
-  throw new RangeError(`${name}: ${quote(input)} is not a duration; use e.g. "10s", or a number of ms`)
 }

@@ -8,9 +8,8 @@ import { AsyncResource } from 'node:async_hooks'
 import type { Cancel } from '../../core/clock.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { type Cost, type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
-import type { Arrival, Verdict } from '../../core/shaper.js'
-import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
-import { StoreError } from '../../core/store.js'
+import type { AdmissionCallbacks, Arrival, Verdict } from '../../core/shaper.js'
+import { StoreError } from '../../sharing/store.js'
 import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-context.js'
 import type { Credentials } from '../credentials.js'
 import { ClosedError, ExpiredError, OverflowError, type OverflowReason } from '../errors.js'
@@ -21,10 +20,8 @@ import { retryAfter } from '../retry-after.js'
 
 /** ms that a call may wait longer than its `maxWait` once it is admitted. `retryAfterMs` has as much. */
 const TOLERANCE = 1
-
 const NONE: readonly KeyQueue[] = []
 
-/** What a call asks for. */
 export interface CallFacts extends Cost {
   readonly key: string
   /** ms; undefined: the shaper's own */
@@ -42,13 +39,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   readonly costs: readonly number[] | undefined
   readonly priority: number
   readonly origin: string
-  /** Credentials that have been answered 401 to it. */
   refusedBy: readonly KeyQueue[] = NONE
   readonly arrivedAt: number
-  /** Set once the call counts in its queue. */
   route!: KeyQueue
   stack: readonly SharedBucket[] = []
-  /** When it was released last, in ms. */
   releasedAt = 0
   #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
   #ticket: Ticket | undefined
@@ -73,16 +67,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.arrivedAt = context.clock.now()
   }
 
-  /**
-   * Runs the call now. Must not throw.
-   *
-   * @returns true if it has ended; else it calls `finish` at its end
-   */
+  /** Runs the call now. Must not throw. @returns true if it has ended; else it calls `finish` at its end */
   protected abstract go(waitMs: number): boolean
-  /** Refuses the call. Must not throw. */
   protected abstract refuse(error: unknown): void
 
-  /** What events tell of it. */
   protected get told(): CallEvent {
     const { key, cost, costs } = this
     return {
@@ -111,7 +99,6 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     return this.#maxWait !== undefined
   }
 
-  /** Whether it has been neither released nor given up. */
   get pending(): boolean {
     return this.#state === 'new' || this.#state === 'waiting'
   }
@@ -161,7 +148,6 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     return this.arrivedAt + this.maxWait < due && this.context.credentials!.remove(this)
   }
 
-  /** From now on it waits for this credential. */
   giveTo(queue: KeyQueue): void {
     this.#moveTo(queue)
     this.context.pauses.watch(queue, this.arrivedAt)
@@ -207,7 +193,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (sharing === undefined) return this.decided(shaper.admit(this, this, this.#longestWait, this.arrivedAt))
     const left = this.arrivedAt + this.#longestWait - now
     if (left < 0) return this.expire(now)
-    sharing.shaper.admit(this, this, left)
+    shaper.arrive(this, this, 'shape', left)
     if (this.#state === 'new') this.#wait()
   }
 
@@ -238,7 +224,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
     // Where slots are the engine's own, it does this.
-    if (context.shaper.releaseModeOf(route.stack) === 'claimed') context.sendOrder.sent(route, this)
+    if (context.shaper.engine.releaseModeOf(route.stack) === 'claimed') context.sendOrder.sent(route, this)
   }
 
   #tellQueued(): void {
@@ -270,19 +256,12 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry, bucket))
   }
 
-  /**
-   * Gives up while it waits. The calls behind it move up.
-   *
-   * @returns false if it does not wait
-   */
+  /** Gives up while it waits. The calls behind it move up. @returns false if it does not wait */
   cancel(reason: unknown): boolean {
     if (this.#state !== 'waiting') return false
     const waitMs = this.context.clock.now() - this.arrivedAt
     this.#withdraw()
-    this.#over()
-    this.inAsyncContext(this.#notifyCancelled, waitMs, reason)
-    this.#ended()
-    this.context.madeRoom()
+    this.#end(() => this.#notifyCancelled(waitMs, reason))
     return true
   }
 
@@ -292,7 +271,6 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#giveUp(error)
   }
 
-  /** The call has ended. */
   protected finish(): void {
     if (this.#state !== 'running') return
     this.#state = 'over'
@@ -300,7 +278,6 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#ended()
   }
 
-  /** Frees its place in flight. */
   protected leaveFlight(): void {
     const { context, route } = this
     context.running -= 1
@@ -308,21 +285,12 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     context.leave(route, this.cost)
   }
 
-  /**
-   * Puts the call back at the head of its queue, to be sent once more. It keeps its place in flight until
-   * `leaveFlight`.
-   *
-   * @returns false if it would have to wait too long
-   */
+  /** Back to the head of its queue. It keeps its place in flight until `leaveFlight`. False: that would take too long. */
   protected requeue(): boolean {
     return this.#rejoin(this.maxWait)
   }
 
-  /**
-   * Lets the call wait for this many ms, and then puts it at the head of its queue. Its place in flight is free meanwhile.
-   *
-   * @param error if it would have to wait for longer than `maxWait` then, it is given up with this
-   */
+  /** As `requeue` after `ms`, with its place in flight free. It fails with `error` if its `maxWait` would be exceeded. */
   protected retryIn(ms: number, error: Error): void {
     const { clock } = this.context
     this.leaveFlight()
@@ -385,8 +353,16 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #giveUp(error: Error): void {
-    this.#over()
-    this.inAsyncContext(this.#notifyRefused, error)
+    this.#end(() => this.#notifyRefused(error))
+  }
+
+  /** It has not run, or does not run again. */
+  #end(notify: () => void): void {
+    this.#cancelRetry?.()
+    this.#cancelExpiry?.()
+    this.#waitNoMore()
+    this.#state = 'over'
+    this.inAsyncContext(notify)
     this.#ended()
     this.context.madeRoom()
   }
@@ -411,13 +387,6 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #withdraw(): void {
     this.context.credentials?.remove(this)
     if (this.#ticket !== undefined) this.context.shaper.cancel(this.#ticket)
-  }
-
-  #over(): void {
-    this.#cancelRetry?.()
-    this.#cancelExpiry?.()
-    this.#waitNoMore()
-    this.#state = 'over'
   }
 
   #ended(): void {

@@ -13,8 +13,7 @@ export interface MapOptions<Item, Name extends string = string> extends RunOptio
   readonly key?: string | ((item: Item) => string)
 }
 
-/** What runs the calls. */
-export interface Runner {
+interface Runner {
   run<T>(key: string, fn: (context: RunContext) => T, options: RunOptions): Promise<Awaited<T>>
 }
 
@@ -87,7 +86,6 @@ export async function* mapInOrder<Item, Result>(
     }
   }
 
-  /** Nothing comes any more. */
   const isOver = (): boolean => stopped.aborted || (isDone && !isTaking)
 
   try {

@@ -5,33 +5,31 @@
  * release. From its release until it is written no other request of its key is released: a connection that opens slowly
  * would bunch the requests behind it. The next slot is counted from the write.
  */
+import { AsyncResource } from 'node:async_hooks'
 import type { IncomingHttpHeaders } from 'node:http'
+import type { Duplex } from 'node:stream'
 import type { Dispatcher } from 'undici'
+import type { Clock } from '../../core/clock.js'
 import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
 import { LimitInBody, mayTellInBody, UNNAMED_PAUSE } from '../../http/quota/limit-in-body.js'
 import { hasStatus, LONGEST_PAUSE, namedPause, pauseAfter } from '../../http/quota/pause-rule.js'
 import { resourceOf } from '../../http/quota/quota-fields.js'
-import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
+import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call, type CallFacts } from '../calls/call.js'
-import { Charge } from '../calls/charge.js'
+import { Charge } from '../calls/run-call.js'
 import { ExpiredError } from '../errors.js'
 import type { KeyQueue, Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
-import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
-import { HeldController } from './held-controller.js'
 import { discard, isNetworkError, isRepeatable, queueName, streamOf, withCredential } from './request-parts.js'
 
 type Options = Dispatcher.DispatchOptions
-
 /** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
-
 /** The status of an answer to a credential that may not be valid (any more). */
 const UNAUTHORIZED = 401
 
-/** What is sent, and who gets the answer. */
-export interface Sent {
+interface Sent {
   readonly dispatch: Dispatcher.Dispatch
   readonly options: Options
   readonly handler: Dispatcher.DispatchHandler
@@ -39,7 +37,8 @@ export interface Sent {
   readonly keyAlone: string | undefined
 }
 
-export class HeldRequest extends Call implements Sender, Writer {
+export class HeldRequest extends Call implements Writer {
+  /** The receiver of the answer, and the controller that it was given. */
   readonly handler: Dispatcher.DispatchHandler
   readonly controller: HeldController
   readonly #dispatch: Dispatcher.Dispatch
@@ -49,7 +48,6 @@ export class HeldRequest extends Call implements Sender, Writer {
   /** The current attempt, and an earlier one's unwanted answer, which is still being read. */
   #attempt: Attempt | undefined
   #unwanted: UnwantedAnswer | undefined
-  /** How often it has been sent again. */
   #retries = 0
   /** Unwanted answers that have not ended, and whose places in flight are free already. */
   #placesLeft = 0
@@ -118,6 +116,7 @@ export class HeldRequest extends Call implements Sender, Writer {
     this.context.sendOrder.sent(this.route, this, this)
   }
 
+  /** The head of its answer has arrived. Discards it on the attempt if the handler must not get it. */
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     const { retry } = this.#settings
     this.#settle(status, headers)
@@ -151,6 +150,7 @@ export class HeldRequest extends Call implements Sender, Writer {
     this.controller.attach(real)
   }
 
+  /** The connection has failed before an answer. True: the request will be sent again, and this attempt is forgotten. */
   isSentAgain(error: Error): boolean {
     const backoff = this.#backoff()
     if (this.controller.aborted || !this.running || !isNetworkError(error) || !this.#mayRetry(backoff)) return false
@@ -168,13 +168,11 @@ export class HeldRequest extends Call implements Sender, Writer {
     return this.context.clock.now() - this.arrivedAt + wait <= this.maxWait
   }
 
-  /** ms: at random between 0 and a bound that doubles with each try ("full jitter"). */
   #backoff(): number {
     const { backoff, maxBackoff } = this.#settings.retry
     return Math.random() * Math.min(maxBackoff, backoff * 2 ** this.#retries)
   }
 
-  /** Pauses a queue as an answer asks for. @returns ms */
   #pause(route: KeyQueue, attempt: Attempt, status: number, fields: Fields): number {
     const { pauseOn, learn } = this.#settings
     const { context } = this
@@ -284,5 +282,181 @@ export class HeldRequest extends Call implements Sender, Writer {
 
   #unwatchBody(): void {
     streamOf(this.#options.body)?.off('error', this.#onBodyError)
+  }
+}
+
+type Controller = Dispatcher.DispatchController
+type Handler = Dispatcher.DispatchHandler
+type HandlerMethod = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' | 'onResponseEnd' | 'onRequestUpgrade'
+/** How an attempt ended: before its request was written, with its answer or an error, or with an unwanted answer. */
+type AttemptEnd = 'unsent' | 'sent' | 'discarded'
+
+interface BodyReader {
+  read(chunk: Buffer): void
+  end(): void
+}
+
+/**
+ * One attempt to send a request, as a handler for undici. It reports its end exactly once. undici calls it in the async
+ * context in which the connection was opened; it switches to the caller's context, in which it was made.
+ */
+class Attempt extends AsyncResource implements Handler {
+  readonly #sender: HeldRequest
+  #started = false
+  #over = false
+  #failed = false
+  /** Undefined: the handler gets the answer. */
+  #unwanted: UnwantedAnswer | undefined
+  #body: BodyReader | undefined
+  #hasHead = false
+  readonly #clock: Clock
+
+  constructor(sender: HeldRequest, clock: Clock) {
+    super('ShaperRequest')
+    this.#sender = sender
+    this.#clock = clock
+  }
+
+  /** Reads the answer to its end, to save its connection. The handler does not get it. */
+  discard(real: Controller): UnwantedAnswer {
+    this.#unwanted = new UnwantedAnswer(this.#clock, real)
+    return this.#unwanted
+  }
+
+  readAlong(body: BodyReader): void {
+    this.#body = body
+  }
+
+  /** The handler gets the answer after all. */
+  keep(): void {
+    this.#unwanted?.ended()
+    this.#unwanted = undefined
+  }
+
+  onRequestStart(real: Controller): void {
+    const { controller } = this.#sender
+    if (controller.reason !== null) return real.abort(controller.reason)
+    controller.attach(real)
+    // undici starts it again if its connection was lost before anything was sent.
+    if (this.#started) return
+    this.#started = true
+    // undici writes it right after this returns.
+    queueMicrotask(() => this.#sender.written())
+  }
+
+  onResponseStarted(): void {
+    this.#callHandler('onResponseStarted')
+  }
+
+  onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
+    if (status >= 200) {
+      this.#hasHead = true
+      const sender = this.#sender
+      this.runInAsyncScope(sender.answered, sender, this, real, status, headers)
+      if (this.#unwanted !== undefined || this.#over) return
+    }
+    this.#callHandler('onResponseStart', this.#sender.controller, status, headers, message)
+  }
+
+  onResponseData(_: Controller, chunk: Buffer): void {
+    this.#body?.read(chunk)
+    if (this.#unwanted !== undefined) this.#unwanted.read(chunk.length)
+    else this.#callHandler('onResponseData', this.#sender.controller, chunk)
+  }
+
+  onResponseEnd(_: Controller, trailers: IncomingHttpHeaders): void {
+    this.#end()
+    if (this.#unwanted === undefined) this.#callHandler('onResponseEnd', this.#sender.controller, trailers)
+  }
+
+  onRequestUpgrade(_: Controller, status: number, headers: IncomingHttpHeaders, socket: Duplex): void {
+    this.#end()
+    this.#callHandler('onRequestUpgrade', this.#sender.controller, status, headers, socket)
+  }
+
+  /** May also come after the end, if the handler throws then. */
+  onResponseError(_: Controller | undefined, error: Error): void {
+    const sender = this.#sender
+    if (!this.#over && !this.#hasHead && this.runInAsyncScope(sender.isSentAgain, sender, error)) {
+      this.#over = true
+      this.#failed = true
+      return
+    }
+    this.#end()
+    if (this.#unwanted !== undefined || this.#failed) return
+    this.#failed = true
+    this.runInAsyncScope(this.#sender.failed, this.#sender, error)
+  }
+
+  #callHandler<Name extends HandlerMethod>(name: Name, ...given: Parameters<NonNullable<Handler[Name]>>): void {
+    const { handler } = this.#sender
+    const method = handler[name] as ((...given: unknown[]) => void) | undefined
+    if (method !== undefined) this.runInAsyncScope(method, handler, ...given)
+  }
+
+  #end(): void {
+    if (this.#over) return
+    this.#over = true
+    this.#body?.end()
+    this.#unwanted?.ended()
+    this.#sender.ended(this.#unwanted !== undefined ? 'discarded' : this.#started ? 'sent' : 'unsent')
+  }
+}
+
+type Raw = Dispatcher.DispatchController['rawHeaders']
+
+/** What the handler gets at the beginning. While the request waits it works alone, then it passes on to the real one. */
+class HeldController implements Dispatcher.DispatchController {
+  readonly #aborted: (reason: Error) => void
+  #real: Dispatcher.DispatchController | undefined
+  #reason: Error | null = null
+  #paused = false
+
+  /** @param aborted called once if `abort` comes while there is no connection */
+  constructor(aborted: (reason: Error) => void) {
+    this.#aborted = aborted
+  }
+
+  /** @param real the controller of the request's connection; undefined: it has none any more */
+  attach(real: Dispatcher.DispatchController | undefined): void {
+    this.#real = real
+    if (real !== undefined && this.#paused) real.pause()
+  }
+
+  abort(reason?: Error): void {
+    if (this.aborted) return
+    this.#reason = reason ?? new DOMException('This operation was aborted', 'AbortError')
+    if (this.#real !== undefined) this.#real.abort(this.#reason)
+    else this.#aborted(this.#reason)
+  }
+
+  pause(): void {
+    this.#paused = true
+    this.#real?.pause()
+  }
+
+  resume(): void {
+    this.#paused = false
+    this.#real?.resume()
+  }
+
+  get aborted(): boolean {
+    return this.#reason !== null || (this.#real?.aborted ?? false)
+  }
+
+  get reason(): Error | null {
+    return this.#reason ?? this.#real?.reason ?? null
+  }
+
+  get paused(): boolean {
+    return this.#real?.paused ?? this.#paused
+  }
+
+  get rawHeaders(): NonNullable<Raw> | null {
+    return this.#real?.rawHeaders ?? null
+  }
+
+  get rawTrailers(): NonNullable<Raw> | null {
+    return this.#real?.rawTrailers ?? null
   }
 }

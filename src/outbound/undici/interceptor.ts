@@ -17,7 +17,7 @@ import { HeldRequest } from './held-request.js'
 import { discard, keyOf, originOf, queueName } from './request-parts.js'
 
 /** How requests and their answers count. */
-export interface RequestOptions<Name extends string = string> extends Omit<LastingOptions<Name>, 'retry'> {
+interface RequestOptions<Name extends string = string> extends Omit<LastingOptions<Name>, 'retry'> {
   /**
    * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a
    * function returns the same.
@@ -65,7 +65,6 @@ export interface RequestOptions<Name extends string = string> extends Omit<Lasti
 
 /** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
 export type ShapeOptions<Name extends string = string> = RequestOptions<Name> & (OneLimit | SeveralLimits<Name>)
-
 /** The methods that handlers of undici 7 and 8 share. Those of undici 6 have none of them. */
 type AnyHandler = Pick<Dispatcher.DispatchHandler, 'onRequestStart' | 'onResponseStart' | 'onResponseEnd'>
 

@@ -1,13 +1,10 @@
-/** Reads the parts of a request that the shaper needs. */
 import type { Dispatcher } from 'undici'
 import type { Credential, RequestSettings } from '../options.js'
 
 type Options = Dispatcher.DispatchOptions
-
 /** Methods that may be repeated (RFC 9110 9.2.2). */
 const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE', 'PUT', 'DELETE'])
 
-/** The key of a request's queue. */
 export function keyOf(options: Options, key: RequestSettings<Options>['key']): string {
   if (typeof key === 'function') return key(options)
   if (key === 'all') return ''
@@ -33,7 +30,6 @@ function headerOf(headers: Options['headers'], name: string): string | undefined
   return undefined
 }
 
-/** Headers in any of the forms that undici takes. */
 function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
   if (headers === undefined || headers === null) return
   if (Array.isArray(headers) && !Array.isArray(headers[0])) {
@@ -107,7 +103,6 @@ export function discard(body: unknown, reason: Error): void {
   }
 }
 
-/** Ends an iterable. Its errors do not matter. */
 async function endIteration(body: AsyncIterable<unknown> | Iterable<unknown>): Promise<void> {
   try {
     const iterator = Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]()

@@ -1,14 +1,12 @@
+import { readFile } from 'node:fs/promises'
 import type { Socket } from 'node:net'
-import type { Watched } from '../deadlines.js'
-import { type ByteBudget, HeldBytes } from '../http/connection/byte-budget.js'
-import { bytesTaken, type LeastRate } from '../http/connection/least-rate.js'
-import { unconfirmedBytes } from '../http/connection/send-queue.js'
+import ipaddr from 'ipaddr.js'
+import { Watched } from '../deadlines.js'
+import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
+import type { LeastRate } from '../http/pace.js'
 
-/** What an answer is written to. */
 export interface BackloggedWriter {
-  /** Bytes that it has not taken. */
   readonly waiting: number
-  /** Bytes that it has taken. */
   readonly taken: number
   /** Bytes by which that may be too few. */
   readonly grain: number
@@ -49,18 +47,14 @@ export class SocketWriter implements BackloggedWriter {
   }
 }
 
-export interface BacklogOptions {
+interface BacklogOptions {
   readonly writer: BackloggedWriter
   /** How often what waits is kept. Over TLS twice, as it is and encrypted. */
   readonly copies: number
   readonly budget: ByteBudget
-  /** The client, whose share of the budget counts. */
   readonly client: string
-  /** Bytes that may wait. */
   readonly most: number
-  /** Undefined: the client may be as slow as it likes. */
   readonly leastRate: LeastRate | undefined
-  /** The client takes too little. */
   onTooSlow(): void
 }
 
@@ -69,37 +63,27 @@ export interface BacklogOptions {
  * client that takes too few of them is reported. The kernel takes megabytes at a time and then nothing for minutes,
  * so what it still keeps is not taken.
  */
-export class Backlog implements Watched {
-  list: object | undefined = undefined
-  previous: Watched | undefined = undefined
-  next: Watched | undefined = undefined
-  dueAt = 0
+export class Backlog extends Watched {
   /** Called once, when the client has taken all that waits now. */
   onDrained: (() => void) | undefined
   readonly #options: BacklogOptions
   readonly #held: HeldBytes
   /** Bytes that the kernel had taken when the rate was measured last. */
   #measured = 0
-  /** What the kernel kept of them then. Undefined: unknown. */
   #kept: number | undefined
   /** What the client has taken of that, seen at the end of measurements. */
   #confirmed = 0
-  /** How often a measurement has begun. */
   #measurements = 0
-  /** Hears when what waits has been taken. */
   #isWaiting = false
   #ended = false
 
   constructor(options: BacklogOptions) {
+    super()
     this.#options = options
     this.#held = new HeldBytes(options.budget, options.client)
   }
 
-  /**
-   * More has been written to the socket.
-   *
-   * @returns whether more may follow
-   */
+  /** More has been written to the socket. @returns whether more may follow */
   grown(): boolean {
     const { writer, most } = this.#options
     const { waiting } = writer
@@ -126,7 +110,6 @@ export class Backlog implements Watched {
     onDrained?.()
   }
 
-  /** It grows while the client takes something. */
   get taken(): number {
     return this.#options.writer.taken + this.#confirmed
   }
@@ -144,14 +127,12 @@ export class Backlog implements Watched {
     })
   }
 
-  /** The answer is over: the client has taken all, or never will. */
   end(): void {
     this.#ended = true
     this.#held.hold(0)
     this.#options.leastRate?.windows.unwatch(this)
   }
 
-  /** The time over which the rate is measured has passed. */
   expired(): void {
     const { writer, leastRate } = this.#options
     const { waiting } = writer
@@ -174,4 +155,69 @@ export class Backlog implements Watched {
     this.#confirmed += confirmed
     this.#watch()
   }
+}
+
+const TABLES = ['/proc/net/tcp', '/proc/net/tcp6']
+/** An IPv4 address in IPv6, as the second table writes it. */
+const MAPPED = '0000000000000000FFFF0000'
+
+let reading: Promise<string> | undefined
+
+/**
+ * How much the kernel keeps of what was written to a connection, because the other side has not confirmed it. Node does not
+ * say. Linux tells it of all connections at once, so questions of one moment are answered together.
+ *
+ * @returns bytes; undefined: unknown, as on macOS or after the connection has ended
+ */
+export async function unconfirmedBytes({ localPort, remotePort, remoteAddress }: Socket): Promise<number | undefined> {
+  if (localPort === undefined || remotePort === undefined || remoteAddress === undefined) return undefined
+  reading ??= readTables().finally(() => {
+    reading = undefined
+  })
+  const tables = await reading
+  const address = inTable(remoteAddress)
+  for (const written of address.length === 8 ? [address, MAPPED + address] : [address]) {
+    const line = `:${hex(localPort, 4)} ${written}:${hex(remotePort, 4)} `
+    const at = tables.indexOf(line)
+    // Behind it: the state in two digits, and the bytes in eight.
+    const bytes = at < 0 ? '' : tables.slice(at + line.length + 3, at + line.length + 11)
+    if (/^[0-9A-F]{8}$/.test(bytes)) return Number.parseInt(bytes, 16)
+  }
+  return undefined
+}
+
+async function readTables(): Promise<string> {
+  const texts = await Promise.all(TABLES.map(path => readFile(path, 'latin1').catch(() => '')))
+  return texts.join('')
+}
+
+/** The bytes of each 32-bit word are in reverse. */
+function inTable(address: string): string {
+  const bytes = ipaddr.process(address).toByteArray()
+  const words: string[] = []
+  for (let at = 0; at < bytes.length; at += 4) {
+    const word = bytes.slice(at, at + 4).reverse()
+    words.push(word.map(byte => hex(byte, 2)).join(''))
+  }
+  return words.join('')
+}
+
+function hex(value: number, digits: number): string {
+  return value.toString(16).toUpperCase().padStart(digits, '0')
+}
+
+/** Fields that Node does not declare. They are the same in Node 20, 22 and 24. */
+interface Handle {
+  readonly bytesWritten?: number
+  readonly writeQueueSize?: number
+  /** The TCP connection below TLS. */
+  readonly _parent?: Handle
+}
+
+/** How many bytes the kernel has taken from a socket, encrypted ones over TLS. */
+function bytesTaken(socket: Socket): number {
+  const { _handle: handle } = socket as { readonly _handle?: Handle | null }
+  // TLS knows only of whole writes.
+  const { bytesWritten = 0, writeQueueSize = 0 } = handle?._parent ?? handle ?? {}
+  return bytesWritten - writeQueueSize
 }

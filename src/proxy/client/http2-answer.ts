@@ -1,50 +1,26 @@
 import { constants, type OutgoingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
 import type { Deadlines } from '../deadlines.js'
+import type { ByteBudget } from '../http/byte-budget.js'
 import type { AnswerHead, AnswerOwner, ClientAnswer, ClientRequest, RequestBody, WholeAnswer } from '../http/client.js'
-import type { ByteBudget } from '../http/connection/byte-budget.js'
-import type { LeastRate } from '../http/connection/least-rate.js'
-import { watchOver } from '../http/connection/linger.js'
-import { unconfirmedBytes } from '../http/connection/send-queue.js'
-import { http2Fields } from '../http2/fields.js'
-import { breakOffSoon, resetSoon } from '../http2/reset.js'
-import { Backlog, type BackloggedWriter } from './backlog.js'
+import { breakOffSoon, http2Fields, resetSoon } from '../http/http2.js'
+import { afterReads, type LeastRate, watchOver } from '../http/pace.js'
+import { Backlog, type BackloggedWriter, unconfirmedBytes } from './backlog.js'
 import { KeptBytes } from './kept-bytes.js'
 
-/**
- * Bytes. Node tells only of whole writes when the client has taken them, so an answer is written in pieces this small. One that
- * is no longer leaves with its head.
- */
+/** Bytes. Node tells only of whole writes, so an answer is written in pieces this small. A shorter one leaves with its head. */
 const PIECE = 4 * 1024
-
 /** An upstream's answer has a Date, or has none. */
 const UNDATED = { sendDate: false }
+/** A head waits that long for a body. */
+const sendHeadSoon = afterReads<Http2Answer>(answer => answer.sendHead())
+/** What has not left with its head by then waits for its client. A backlog for each such answer would cost more than that. */
+const watchRestSoon = afterReads<Http2Answer>(answer => answer.watchRest())
 
-/** Answers whose head waits for a body until the sockets of this turn of the event loop have been read. */
-let waiting: Http2Answer[] = []
-
-function sendHeads(): void {
-  const answers = waiting
-  waiting = []
-  for (const answer of answers) answer.sendHead()
-}
-
-/** Answers that were short enough to leave at once. What has not left a turn of the event loop later waits for its client. */
-let leaving: Http2Answer[] = []
-
-function watchRests(): void {
-  const answers = leaving
-  leaving = []
-  for (const answer of answers) answer.watchRest()
-}
-
-/** The stream that an answer goes to. */
-interface AnsweredStream {
+export interface AnsweredStream {
   readonly budget: ByteBudget
-  /** Undefined: the client may be as slow as it likes. */
   readonly leastRate: LeastRate | undefined
   readonly socket: Parameters<typeof unconfirmedBytes>[0]
   openBody(client: string): RequestBody
-  /** From now on nobody wants the rest of the body. */
   discardBody(): void
   /** The client has its answer and still sends. */
   lingerOn(): void
@@ -55,29 +31,22 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
   statusCode = 200
   headersSent = false
   owner: AnswerOwner | undefined = undefined
-  /** The client still sends a body that nobody wants. */
   isBodyUnwanted = false
-  /** Bytes that the client has taken. */
   taken = 0
   readonly grain = PIECE
   readonly #connection: AnsweredStream
   readonly #stream: ServerHttp2Stream
   readonly #request: ClientRequest
-  /** A head that has not been sent. */
   #head: OutgoingHttpHeaders | undefined
   #isSized = false
   /** What has not been written, behind `#rest`. Undefined: nothing ever was. */
   #queue: KeptBytes | undefined
-  /** What is written next. */
   #rest: Buffer | undefined
-  /** Bytes that are being written. */
   #writing = 0
-  /** The answer ends with what has been queued. */
   #isEnding = false
   #trailers: readonly string[] = []
   #onTaken: ((error?: Error | null) => void) | undefined
   #unwatch: (() => void) | undefined
-  /** Set once the client has not taken something at once. */
   #backlog: Backlog | undefined
   #ahead = 0
   #client = ''
@@ -132,15 +101,13 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
     this.#isSized = length !== undefined
     this.#head = http2Fields({ ':status': status }, headers)
     if (length === 0) return
-    if (waiting.length === 0) setImmediate(sendHeads)
-    waiting.push(this)
+    sendHeadSoon(this)
   }
 
-  /** Sends the head if the body takes its time, as with server-sent events. */
   sendHead(): void {
     if (this.#head === undefined) return
     this.#begin()
-    this.#leaves()
+    if (this.waiting > 0) watchRestSoon(this)
   }
 
   #begin(): void {
@@ -151,13 +118,6 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
     this.#stream.respond(head, { ...UNDATED, waitForTrailers })
     if (waitForTrailers) this.#stream.once('wantTrailers', this.#sendTrailers)
     this.#pump()
-  }
-
-  /** It may have left with its head. A backlog for each such answer would cost more than the answer. */
-  #leaves(): void {
-    if (this.waiting === 0) return
-    if (leaving.length === 0) setImmediate(watchRests)
-    leaving.push(this)
   }
 
   /** Its client is too slow if it does not take what still waits. */
@@ -202,18 +162,10 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
       this.owner?.takenTooSlowly()
       resetSoon(this.#stream, constants.NGHTTP2_CANCEL)
     }
-    return new Backlog({
-      writer: this,
-      copies: 1,
-      budget,
-      leastRate,
-      onTooSlow,
-      client: this.#client,
-      most: this.#ahead,
-    })
+    const [client, most] = [this.#client, this.#ahead]
+    return new Backlog({ writer: this, copies: 1, budget, leastRate, onTooSlow, client, most })
   }
 
-  /** Writes a piece, once the one before has been taken. */
   #pump(): void {
     if (this.#writing > 0 || !this.#isOpen) return
     const piece = this.#nextPiece()
@@ -267,7 +219,6 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
     this.#backlog!.onDrained = run
   }
 
-  /** The stream has ended. */
   closed(): void {
     this.#head = undefined
     this.#queue = undefined
@@ -290,15 +241,14 @@ export class Http2Answer implements ClientAnswer, BackloggedWriter {
     this.#stream.once('finish', this.#finished)
     this.#stream.respond(head, { ...UNDATED, endStream: this.waiting === 0 })
     if (this.waiting > 0) this.#pump()
-    this.#leaves()
+    if (this.waiting > 0) watchRestSoon(this)
   }
 
-  /** The client has been sent all of it. */
   readonly #finished = (): void => {
     this.#backlog?.end()
     this.#unwatch?.()
     this.#unwatch = undefined
-    this.owner?.finished()
+    this.owner?.answerSent()
     if (this.isBodyUnwanted && this.#isOpen) this.#connection.lingerOn()
   }
 

@@ -1,9 +1,8 @@
 import type { IncomingHttpHeaders } from 'node:http2'
 import { METHOD } from '../../http/method.js'
-import type { ClientRequest } from '../http/client.js'
-import { isGrpc } from '../http/grpc.js'
-import { malformed, type Reply } from '../http/reply.js'
-import { type HeadLimits, tooMany } from '../http1/request-parser.js'
+import type { ClientRequest, Reply } from '../http/client.js'
+import { isGrpc, malformed } from '../http/reply.js'
+import { type HeadLimits, tooMany } from './request-parser.js'
 
 /** Anything else would be an absolute URL to an upstream of HTTP/1.1, or no target (RFC 9113 8.3.1). */
 const PATH = /^(?:\/[\x21-\x7e]*|\*)$/
@@ -12,37 +11,28 @@ const LENGTH = /^\d{1,15}$/
 const NAMES = /^[!#$%&'*+\-.^_`|~0-9a-z]*$/
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it excludes.
 const CONTROLS = /[\0-\x08\x0a-\x1f\x7f]/
-
 /** Bytes of a field besides its name and its value, as in HTTP/1.1. */
 const SEPARATORS = 4
-
 /** Bytes that a field takes besides its text: 80 of ours, and Node's up to 300. */
 const FIELD = 400
-
 const NONE: readonly string[] = []
 const GRPC: readonly string[] = ['content-type', 'application/grpc']
 
-/** What came. */
-export interface Http2Head {
+interface Http2Head {
   /** By name. Only its pseudo-fields are read. */
   readonly headers: IncomingHttpHeaders
-  /** Names and values in turn, as they came. */
   readonly raw: readonly string[]
   readonly body: 'none' | 'follows'
 }
 
-/** The fields of a head, as HTTP/1.1 has them, and what is to be checked of them. */
 class Fields {
   /** Names and values in turn, Host first. */
   readonly all: string[]
-  /** All names, and all values. */
   names = ''
   values = ''
   contentLength: string | undefined
-  /** Host is not what `:authority` says. */
   hostDiffers = false
   readonly #authority: string | undefined
-  /** The place of the cookies. -1: there are none. */
   #cookies = -1
 
   constructor({ headers, raw }: Http2Head) {
@@ -76,7 +66,6 @@ export class Http2Request implements ClientRequest {
   readonly unsized: boolean
   /** Undefined: no header says how long its body is. */
   readonly contentLength: number | undefined
-  /** Why it is refused. Undefined: it is not. */
   readonly refusal: Reply | undefined
   /** Bytes of memory that it takes. */
   readonly memory: number

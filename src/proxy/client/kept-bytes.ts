@@ -1,23 +1,16 @@
 /** Bytes. Pieces of this size are kept as they are. Smaller ones are copied together. */
 const LARGE = 4 * 1024
-
 /** Bytes. The first room for small pieces. */
 const SMALLEST = 256
-
 /** Bytes. The most room for small pieces that is copied to grow. */
 const MOST = 64 * 1024
 
-/**
- * Bytes that are kept for later. In however small pieces they come, they take at most twice their number in memory, and each
- * is copied a few times at most.
- */
+/** Bytes for later. In however small pieces, they take at most twice their number in memory. Each is copied a few times. */
 export class KeptBytes {
-  /** How many there are. */
   length = 0
   readonly #pieces: Buffer[] = []
   /** Room for small pieces, after all others. It is not from Node's pool: a byte would keep 8 kB of that. */
   #room: Buffer | undefined
-  /** Bytes used of it. */
   #used = 0
 
   /** @param bytes nobody else changes them */
@@ -28,7 +21,6 @@ export class KeptBytes {
     this.#pieces.push(bytes)
   }
 
-  /** Takes out the first piece. Undefined: there is none. */
   take(): Buffer | undefined {
     this.#seal()
     const piece = this.#pieces.shift()
@@ -36,12 +28,10 @@ export class KeptBytes {
     return piece
   }
 
-  /** All of them, which stay. */
   get pieces(): readonly Buffer[] {
     return this.#room === undefined ? this.#pieces : [...this.#pieces, this.#room.subarray(0, this.#used)]
   }
 
-  /** All of them, in one piece. */
   joined(): Buffer {
     this.#seal()
     return this.#pieces.length === 1 ? this.#pieces[0]! : Buffer.concat(this.#pieces)

@@ -9,13 +9,13 @@
  * a second answer of the DNS changes nothing.
  */
 import { type LookupAddress, type LookupOptions, lookup as lookupName } from 'node:dns'
-import type { LookupFunction } from 'node:net'
+import { isIP, type LookupFunction } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { type EgressOrigins, originsOf } from '../../config/derived/egress-routes.js'
 import type { EgressSettings } from '../../config/settings.js'
 import { createTokenCheck, pageDenial } from '../../http/access.js'
 import { formatAuthority, readAuthority } from '../../http/authority.js'
-import { isSpecialAddress } from '../../http/special-addresses.js'
+import { AddressRanges, parseRange } from '../../http/matching/address-ranges.js'
 import { type Destination, type EgressReader, firstLine, hasSeveralLines, Refusal } from '../http/request.js'
 import { FORBIDDEN_ADDRESS } from '../upstream/upstream-error.js'
 
@@ -28,7 +28,6 @@ export type ResolveName = (
 
 /** Characters of an authority that a refusal repeats. */
 const LONGEST_SHOWN = 100
-
 const PORTS = { http: 80, https: 443 } as const
 
 export class Egress implements EgressReader {
@@ -98,12 +97,8 @@ export class Egress implements EgressReader {
   /** An address that is allowed as such may have names, too. */
   #mayConnect(address: string, port: number): boolean {
     if (!isSpecialAddress(address)) return true
-    return ipaddr.isValid(address) && this.#origins.has(formatAuthority(usualForm(address), port))
+    return ipaddr.isValid(address) && this.#origins.has(formatAuthority(ipaddr.process(address).toString(), port))
   }
-}
-
-function usualForm(address: string): string {
-  return ipaddr.process(address).toString()
 }
 
 /** A token as `Bearer TOKEN`, or as the password or the only part of `Basic`. */
@@ -119,4 +114,43 @@ function forbidden(name: string, found: readonly LookupAddress[]): Error {
   return Object.assign(new Error(`${name} resolves to ${addresses}, which may not be connected to`), {
     code: FORBIDDEN_ADDRESS,
   })
+}
+
+/** RFC 6890 and the IANA registries for special-purpose addresses. */
+const SPECIAL_IPV4 = [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.88.99.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+]
+
+/** Reserved in 2000::/3: protocols and Teredo, documentation, 6to4. */
+const SPECIAL_IPV6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20']
+const special = new AddressRanges([
+  ...[...SPECIAL_IPV4, ...SPECIAL_IPV6].map(range => [parseRange(range)!, true] as const),
+  ...['0.0.0.0/0', '2000::/3'].map(range => [parseRange(range)!, false] as const),
+])
+
+/**
+ * Whether an address is loopback, private, link-local or otherwise not public. So is a text that is no address.
+ *
+ * Of IPv6 only global unicast (2000::/3) is public, without what is reserved in it or leads into IPv4. So forms of IPv4 that
+ * nobody thought of are special, too. Two forms are judged by the IPv4 address in them: mapped addresses, and those of NAT64,
+ * which is all that a name has on a network with IPv6 alone.
+ */
+export function isSpecialAddress(address: string): boolean {
+  const [bare = ''] = address.split('%')
+  if (isIP(bare) === 0) return true
+  return special.find(ipaddr.process(bare).toString()) !== false
 }

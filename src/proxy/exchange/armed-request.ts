@@ -1,40 +1,43 @@
 import type { ArmedSend, ReleasePlan } from '../../core/queue/lane.js'
 import type { ArmedWrite, ArmedWrites } from '../../pacing/armed-writes.js'
-import type { ConnectionPool } from '../http1/connection-pool.js'
 import {
   type ResponseHandler,
   requestHead,
   type UpstreamConnection,
   type UpstreamRequest,
-} from '../http1/upstream-connection.js'
+} from '../upstream/http1-connection.js'
+import { ConnectionPool } from '../upstream/http1-pool.js'
+import type { ServerUser, UpstreamServer } from '../upstream/upstream-server.js'
 
-/** What an armed request tells its owner. */
 export interface ArmedOwner {
   /** It may have been sent: the core shall take note. */
   settle(): void
-  /** Its connection has ended before it was sent. */
   lost(): void
 }
 
 /** A request that the pacing thread writes to an upstream connection at its slot. */
 export class ArmedRequest implements ArmedSend {
   readonly slot: number
+  readonly server: UpstreamServer
+  readonly #user: ServerUser
   readonly #method: string
   readonly #text: string
   readonly #write: ArmedWrite
   readonly #pool: ConnectionPool
   readonly #owner: ArmedOwner
-  /** Undefined once it is adopted or given back. */
   #connection: UpstreamConnection | undefined
   #sentAt: number | undefined
 
   /** @returns undefined if there is no connection, no room, or no thread for it */
   static arm(
     writes: ArmedWrites,
-    pool: ConnectionPool,
+    server: UpstreamServer,
     request: UpstreamRequest,
-    { plan, owner }: { readonly plan: ReleasePlan; readonly owner: ArmedOwner },
+    { plan, owner, user }: { readonly plan: ReleasePlan; readonly owner: ArmedOwner; readonly user: ServerUser },
   ): ArmedRequest | undefined {
+    const { pool } = server
+    // Only a head of HTTP/1.1 is known before its slot.
+    if (!(pool instanceof ConnectionPool)) return undefined
     const connection = pool.reserve(plan.slot)
     const descriptor = connection?.descriptor
     if (connection === undefined || descriptor === undefined) return undefined
@@ -42,28 +45,36 @@ export class ArmedRequest implements ArmedSend {
     const before = plan.after as ArmedRequest | undefined
     const after = before === undefined ? undefined : before.#write
     const write = writes.arm({ text, descriptor, slot: plan.slot, latest: plan.latest, after })
-    if (write !== undefined)
-      return new ArmedRequest({ plan, owner, write, pool, connection, text, method: request.method })
+    const parts = { slot: plan.slot, method: request.method, text, owner, server, user }
+    if (write !== undefined) return new ArmedRequest(parts, write, pool, connection)
     pool.putBack(connection)
     return undefined
   }
 
-  private constructor(parts: {
-    readonly plan: ReleasePlan
-    readonly owner: ArmedOwner
-    readonly write: ArmedWrite
-    readonly pool: ConnectionPool
-    readonly connection: UpstreamConnection
-    readonly text: string
-    readonly method: string
-  }) {
-    this.slot = parts.plan.slot
+  private constructor(
+    parts: {
+      readonly slot: number
+      readonly method: string
+      readonly text: string
+      readonly owner: ArmedOwner
+      readonly server: UpstreamServer
+      readonly user: ServerUser
+    },
+    write: ArmedWrite,
+    pool: ConnectionPool,
+    connection: UpstreamConnection,
+  ) {
+    this.slot = parts.slot
     this.#method = parts.method
     this.#text = parts.text
-    this.#write = parts.write
-    this.#pool = parts.pool
     this.#owner = parts.owner
-    this.#connection = parts.connection
+    this.server = parts.server
+    this.#user = parts.user
+    this.server.enter(this.#user, 'inFlight')
+    this.server.place.armed += 1
+    this.#write = write
+    this.#pool = pool
+    this.#connection = connection
     this.#connection.guard({
       onEvent: () => this.#owner.settle(),
       beforeClose: () => void this.#write.revoke(),
@@ -72,7 +83,6 @@ export class ArmedRequest implements ArmedSend {
     })
   }
 
-  /** When it was sent, in ms. Undefined: it was not, or not yet. */
   get sentAt(): number | undefined {
     this.#sentAt ??= this.#write.sentAt
     return this.#sentAt
@@ -84,10 +94,10 @@ export class ArmedRequest implements ArmedSend {
     return false
   }
 
-  /** It has been sent: the handler gets the answer. */
   adopt(handler: ResponseHandler): void {
     const connection = this.#connection!
     this.#connection = undefined
+    this.server.place.armed -= 1
     const { result } = this.#write
     connection.adopt(this.#method, handler, result < 0 ? undefined : this.#text.slice(result))
   }
@@ -98,15 +108,21 @@ export class ArmedRequest implements ArmedSend {
     this.#connection = undefined
     connection?.guard(undefined)
     connection?.close()
+    if (connection !== undefined) this.#leave()
   }
 
-  /** It was taken back: others may use its connection. */
   giveBack(): void {
     const connection = this.#connection
     this.#connection = undefined
     if (connection === undefined) return
     connection.guard(undefined)
     this.#pool.putBack(connection)
+    this.#leave()
+  }
+
+  #leave(): void {
+    this.server.place.armed -= 1
+    this.server.leave(this.#user, 'inFlight')
   }
 
   close(): void {

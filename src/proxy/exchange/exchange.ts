@@ -3,126 +3,209 @@
  *
  *     arrived --> (measured -->) waiting | buffered --> released --> sent --> over
  *
- * It has `arrived` until its turn on the connection. It is `measured` while its body comes, if what it costs depends on that. It
- * is `waiting` in its queue (queue-visit.ts), where its body is read
- * meanwhile, or `buffered` while its body comes, if it has no queue. It is `released` while it is checked whether its client
- * is still there, and `sent` until the answer has ended. If it has to be sent again, it goes from
- * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
- * exactly once.
+ * - `arrived`: until its turn on the connection.
+ * - `measured`: its token is verified, or its body is coming, and its keys or what it costs depend on that.
+ * - `stored`: it is being stored, to be sent later by another exchange (src/deliver), or asks about such a one.
+ * - `waiting`: in its queue (visit.ts). Its body comes meanwhile.
+ * - `buffered`: its body is coming, and it has no queue.
+ * - `released`: it is checked whether its client is still there.
+ * - `sent`: until the answer has ended. A request that is sent again goes back to `waiting`.
+ * - `over`: from any state. Only that step tells the observer, so every request is counted exactly once.
  */
+
+import { STATUS_CODES } from 'node:http'
 import type { GateSettings } from '../../config/settings.js'
-import type { Demand, ReleasePlan } from '../../core/queue/lane.js'
+import type { Cancel } from '../../core/clock.js'
+import type { Demand, ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
+import type { ServerPlace, Wanted } from '../../core/release/server-set.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import { hasStatus } from '../../http/quota/pause-rule.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
-import type { AnswerCopy, SharedAnswer } from '../coalescing/answer-copy.js'
-import { type CoalescedOwner, CoalescedRequest, type FollowerQueue } from '../coalescing/coalesced-request.js'
-import { Delivery } from '../coalescing/delivery.js'
-import { isCoalescable } from '../coalescing/identity.js'
-import type { AnswerHeadLines } from '../coalescing/shareable.js'
-import type { ProxyContext } from '../context.js'
-import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
-import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
-import { mayHideHangUp } from '../http/connection/hang-up-check.js'
+import type { DeliveryAnswer, ProxyContext } from '../context.js'
+import { isCoalescable } from '../features/alike.js'
+import { type CoalescedOwner, CoalescedRequest, type FollowerQueue } from '../features/coalesce.js'
+import { type AnswerCopy, Delivery, type SharedAnswer } from '../features/shared-answer.js'
+import { Upgrade, type UpgradeOwner } from '../features/upgrade.js'
+import type {
+  AnswerOwner,
+  ClientAnswer,
+  ClientConnection,
+  ClientRequest,
+  PipelinedRequest,
+  Reply,
+} from '../http/client.js'
 import {
+  closeAfter,
+  closing,
+  isGrpc,
+  limitHeaders,
   MAYBE_SERVED,
   NO_ROOM,
-  type Reply,
   refused,
   SHUTTING_DOWN,
+  sendGrpcReply,
+  sendReply,
   TOO_MANY_CONNECTIONS,
   upstreamDown,
 } from '../http/reply.js'
-import { isIdempotent, Refusal, readRequest } from '../http/request.js'
-import { ConnectionPool } from '../http1/connection-pool.js'
+import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
 import type { GivenUp, Outcome, RejectionCause, RequestFailure, Settled, SettledBy } from '../observe/observer.js'
-import type { BodyMeasure } from '../routing/bucket-costs.js'
-import { explainHeader } from '../routing/explain-header.js'
+import { NO_CLAIMS } from '../routing/key.js'
 import type { Route } from '../routing/route.js'
-import { requestEnded } from '../upstream/upstream.js'
-import { isMisconfigured } from '../upstream/upstream-error.js'
-import { UpstreamReport } from '../upstream/upstream-report.js'
-import { type Rehearsal, rehearse } from './admit.js'
+import { UpstreamReport } from '../upstream/health.js'
+import type { ResponseHead } from '../upstream/response-parser.js'
+import { requestEnded, type Upstream } from '../upstream/upstream.js'
+import { type Failure, isMisconfigured } from '../upstream/upstream-error.js'
+import type { ServerUser, UpstreamServer } from '../upstream/upstream-server.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
-import { type BodyWait, IncomingBody } from './body/incoming-body.js'
-import { ConnectionWait } from './connection-wait.js'
-import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
+import { IncomingBody } from './body.js'
+import { type ForwardEnd, Forwarding } from './forwarding.js'
 import { IncomingRequest } from './incoming-request.js'
-import { expectationOf } from './prospects.js'
-import { QueueVisit, type Visitor } from './queue-visit.js'
-import { ClientResponse } from './response.js'
+import { isForStream, PageWait } from './page-wait.js'
+import { type Explanation, expectationOf, explainHeader } from './prospects.js'
+import { type Rehearsal, rehearse } from './rehearse.js'
 import { isUnserved, type SettledRequest, Settlement } from './settlement.js'
+import { QueueVisit, type Visitor } from './visit.js'
 
 const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come in time', close: true }
-
+const TOO_LONG = new Refusal(413, 'the body is longer than this route stores', 'close')
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
-
-/** The answer of a gate. */
+/** The answer of a gate, unless its route says another one. */
 const PASS = 204
+const SAFE = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE', 'CONNECT'])
+/** RFC 7240 4.1 */
+const PREFERS_LATER = /(?:^|,)\s*respond-async\s*(?:$|[,;])/i
+/** Where deliveries are asked about. Their id follows. */
+export const DELIVERIES_PATH = '/.well-known/shaper/deliveries/'
 const NO_GATE: GateSettings = {}
-
 /** How often a request is sent again that its upstream has not taken: it takes no stream more, or no connection's. */
 const MOST_UNTAKEN = 10
-
-/** The status of a request whose client is gone. */
-const GONE = 499
-
+/** Bytes. A longer unread body may hide a hang-up, because the kernel queues the close behind it. */
+const HIDING = 64 * 1024
 const TOO_SLOW: RequestFailure = { detail: 'the client took too little of the answer in 20 s' }
 
-/** A request on its way to the upstream. */
-export interface Sending {
-  /** It waits for a connection. */
+interface Sending {
   readonly connecting?: boolean
   /** The request is over, and the client has not been given all of its answer. */
   readonly isPartial?: boolean
   abort(): void
+  forsake?(): void
   /** The client is gone. The answer is for others, until `abort`. */
   desert?(): void
-  /** The client has all of the answer. */
   flushed?(): void
 }
 
+export function createExchange(
+  context: ProxyContext,
+  connection: ClientConnection,
+  req: ClientRequest,
+  res: ClientAnswer,
+): PipelinedRequest {
+  if (isForStream(context, req)) return new PageWait(new IncomingRequest(context, connection, req), res)
+  return new Exchange(context, connection, req, res)
+}
+
 export class Exchange
-  extends IncomingRequest
-  implements PipelinedRequest, Visitor, AnswerOwner, SettledRequest, CoalescedOwner
+  implements PipelinedRequest, Visitor, AnswerOwner, SettledRequest, CoalescedOwner, UpgradeOwner, ServerUser
 {
-  protected readonly res: ClientAnswer
   settled: Settled | undefined
   predictedWait: number | undefined
   upstreamTime: number | undefined
   failure: RequestFailure | undefined
-  readonly #response: ClientResponse
-  #state: 'arrived' | 'measured' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
+  readonly #context: ProxyContext
+  readonly #connection: ClientConnection
+  readonly #req: ClientRequest
+  readonly #res: ClientAnswer
+  readonly #request: IncomingRequest
+  readonly #body: IncomingBody
+  #state: 'arrived' | 'measured' | 'stored' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
   #rehearsal: Rehearsal | undefined
   /** Set if its answer may say what it cost. */
   #settlement: Settlement | undefined
-  /** ms */
   #sentAt = 0
   #forwarding: Sending | undefined
-  readonly #body: IncomingBody
-  /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
-  /** How often its upstream has not taken it. */
   #untaken = 0
-  /** What its upstream hears of it, once it is sent. */
+  /** Where it is sent to, as long as it counts there. */
+  #server: UpstreamServer | undefined
+  /** Servers that have failed it. Their places outlive a reload. */
+  #failed: ServerPlace[] | undefined
   #report: UpstreamReport | undefined
-  /** Set once there was no connection for it: until when it may wait for one. */
-  #connectionWait: ConnectionWait | undefined
-  /** Set once it waits with others like it, or is sent for them. */
+  /** Set once there was no connection for it. It may wait for one until `#isTriedOut`. */
+  #cancelConnectionWait: Cancel | undefined
+  #isTriedOut = false
   #coalesced: CoalescedRequest | undefined
-  /** It is counted in the context's `inProgress`. */
+  #upgrade: Upgrade | undefined
   #counted = false
   #malformed: Reply | undefined
+  /** The `Prefer: wait` that applies, in seconds. */
+  #preferredWait: number | undefined
+  #explanation: Explanation | undefined
 
   constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
-    super(context, connection, req)
-    this.res = res
-    this.#response = new ClientResponse(context, connection, req, res)
+    this.#context = context
+    this.#connection = connection
+    this.#req = req
+    this.#res = res
+    this.#request = new IncomingRequest(context, connection, req)
     this.#body = new IncomingBody(req, res)
     res.owner = this
+  }
+
+  /** It is a WebSocket handshake or CONNECT. @param head the bytes that came behind it */
+  upgrade(head: Buffer): void {
+    this.#upgrade = new Upgrade(this, this.#context, this.#connection, head)
+  }
+
+  get route(): string {
+    return this.#request.route?.name ?? ''
+  }
+
+  get method(): string {
+    return this.#request.method
+  }
+
+  get target(): string {
+    return this.#request.target
+  }
+
+  get stack(): readonly SharedBucket[] {
+    return this.#request.stack
+  }
+
+  get keys(): readonly string[] {
+    return this.#request.keys
+  }
+
+  get cost(): number {
+    return this.#request.cost
+  }
+
+  get costs(): readonly number[] | undefined {
+    return this.#request.costs
+  }
+
+  get priority(): number {
+    return this.#request.priority
+  }
+
+  header(name: string): string | undefined {
+    return this.#request.header(name)
+  }
+
+  get facts(): RequestFacts {
+    return this.#request.facts
+  }
+
+  get upstream(): Upstream {
+    return this.#request.route!.upstream
+  }
+
+  get server(): UpstreamServer {
+    return this.#server!
   }
 
   get wait(): number {
@@ -158,78 +241,155 @@ export class Exchange
     return this.#visit?.onTrial === true
   }
 
+  get pooled(): boolean {
+    return this.#upgrade === undefined && !this.#request.isAsked
+  }
+
+  get gated(): boolean {
+    return this.#visit !== undefined
+  }
+
+  get ready(): boolean {
+    return this.#body.ready
+  }
+
+  get #isDeserted(): boolean {
+    return this.#coalesced?.isDeserted === true
+  }
+
   start(): void {
+    const connection = this.#connection
+    const request = this.#request
+    const { observer, egress, draining, via } = this.#context
     this.#counted = true
-    this.context.inProgress += 1
-    this.context.observer.began?.(this)
-    if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
-    const { egress } = this.context
-    const facts = readRequest(this.req, egress && { reader: egress, encrypted: this.connection.encrypted })
+    this.#context.inProgress += 1
+    observer.began?.(this)
+    if (this.#malformed !== undefined) return this.#endWith('refused', this.#malformed)
+    const facts = readRequest(this.#req, egress && { reader: egress, encrypted: connection.encrypted })
     if (facts instanceof Refusal) return this.#refuse(facts)
-    this.facts = facts
+    request.facts = facts
     this.#body.announced(facts)
-    if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
-    if (this.connection.holdHead?.(this.client) === false) return this.#answer('refused', NO_ROOM)
-    if (this.context.draining && this.connection.isAhead) return this.#answer('refused', SHUTTING_DOWN)
-    const route = this.findRoute()
+    if (connection.excess) return this.#endWith('refused', TOO_MANY_CONNECTIONS)
+    if (connection.holdHead?.(request.client) === false) return this.#endWith('refused', NO_ROOM)
+    if (draining && connection.isAhead) return this.#endWith('refused', SHUTTING_DOWN)
+    const { deliveries } = this.#context
+    if (deliveries?.isUsed && egress === undefined && facts.path.startsWith(DELIVERIES_PATH))
+      return this.#answerLater(deliveries.ask(facts.method, facts.path.slice(DELIVERIES_PATH.length)))
+    const route = request.findRoute()
     if (route instanceof Refusal) return this.#refuse(route)
-    this.goTo(route)
-    if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
-      return this.#refuse(LOOP)
+    request.goTo(route)
+    if (facts.via !== undefined && route.upstream.settings.via && via.isIn(facts.via)) return this.#refuse(LOOP)
+    this.#identify(route)
+  }
+
+  /** Verifies its token, if a key is made of one. */
+  #identify(route: Route): void {
+    const { identity } = this.#context
+    const claims =
+      this.#req.stored?.claims ?? ((route.readsClaims && identity?.claimsOf(this.facts.rawHeaders)) || NO_CLAIMS)
+    if (!(claims instanceof Promise)) {
+      this.#request.claims = claims
+      return this.#readBody(route)
     }
-    if (route.settings.mode === 'off') return this.#forwardUnqueued()
-    if (!route.bucketCosts?.waitsForBody(facts.contentLength)) return this.#pass(route)
     this.#state = 'measured'
-    this.#bufferBody('beginning')
-    if (this.ready) this.#pass(route)
+    void claims.then(found => {
+      if (this.#state !== 'measured') return
+      this.#request.claims = found
+      this.#unlessReloaded(() => this.#readBody(route))
+    })
+  }
+
+  #readBody(route: Route): void {
+    const isStored = this.#isToStore(route)
+    if (isStored && (this.facts.contentLength ?? 0) > route.settings.deliver!.maxBody) return this.#refuse(TOO_LONG)
+    if (!isStored && !route.waitsForBody(this.facts.contentLength)) return this.#measured(route)
+    this.#state = 'measured'
+    this.#bufferBody(isStored ? 'whole' : 'beginning')
+    if (this.ready) this.#measured(route)
     else this.awaitBody()
   }
 
-  /** As much of its body as counts has come. A reload may have changed its route. */
-  #bodyMeasured(): void {
-    const { routes } = this.context
-    const before = this.matched!
-    if (routes.includes(before)) return this.#pass(before)
-    const route = this.findRoute()
+  /** A reload may have changed its route while it was measured. What was found stays, and all else begins anew. */
+  #unlessReloaded(goOn: () => void): void {
+    if (this.#context.routes.includes(this.#request.route!)) return goOn()
+    const route = this.#request.findRoute()
     if (route instanceof Refusal) return this.#refuse(route)
-    this.goTo(route)
-    if (route.settings.mode === 'off') this.#forwardUnqueued()
+    this.#request.goTo(route)
+    this.#identify(route)
+  }
+
+  /** As much of its body as counts has come. */
+  #measured(route: Route): void {
+    if (route.readBody !== undefined) this.#request.body = route.readBody(this.#body.measure)
+    if (this.#isToStore(route)) this.#store(route)
+    else if (route.settings.mode === 'off') this.#forwardUnqueued()
     else this.#pass(route)
   }
 
-  /** It asks its buckets. */
+  /** Whether it is answered 202 now and sent later. What only asks, and what is a stream, is not. */
+  #isToStore({ settings: { deliver, dryRun } }: Route): boolean {
+    if (deliver === undefined || this.#context.deliveries === undefined || dryRun) return false
+    if (this.#req.stored !== undefined || this.#upgrade !== undefined) return false
+    const { method, rawHeaders } = this.facts
+    if (SAFE.has(method) || isGrpc(this.#req)) return false
+    return deliver.when === 'always' || PREFERS_LATER.test(headerValue(rawHeaders, 'prefer', ', ') ?? '')
+  }
+
+  #store(route: Route): void {
+    const { bytes, pieces, whole } = this.#body.measure
+    if (bytes > route.settings.deliver!.maxBody) return this.#refuse(TOO_LONG)
+    if (this.#body.expected && !whole) return this.#endWith('refused', NO_ROOM)
+    // It costs nothing before it is sent. Whose it is has to be known.
+    const arrival = this.#request.arrivalAt(route)
+    if (arrival instanceof Refusal) return this.#refuse(arrival)
+    const { connection, facts, claims, keys } = this.#request
+    const body = Buffer.concat(pieces)
+    this.#answerLater(this.#context.deliveries!.accept(route, { connection, facts, claims, keys, body }))
+  }
+
+  #answerLater(answer: Promise<DeliveryAnswer>): void {
+    this.#state = 'stored'
+    void answer.then(found => {
+      if (this.#state !== 'stored') return
+      if (!('body' in found)) return this.#endWith(found.status < 500 ? 'refused' : 'failed', found)
+      this.#end('accepted', found.status)
+      const headers = [...found.headers, ...this.#closing(this.#body.hasLongRest)]
+      this.#res.sendWhole({ ...found, reason: STATUS_CODES[found.status]!, headers })
+      this.#res.limitFlush(this.#context.flush)
+      this.#body.linger()
+    })
+  }
+
   #pass(route: Route): void {
-    const arrival = this.arrivalAt(route)
+    const context = this.#context
+    const { settings, bucketCosts } = route
+    const arrival = this.#request.arrivalAt(route)
     if (arrival instanceof Refusal) {
-      if (!route.settings.dryRun) return this.#refuse(arrival)
-      this.context.observer.rehearsed?.(this, 'would_reject', '', 0)
+      if (!settings.dryRun) return this.#refuse(arrival)
+      context.observer.rehearsed?.(this, 'would_reject', '', 0)
       return this.#forwardUnqueued()
     }
-    if (route.bucketCosts?.settles) this.#settlement = new Settlement(this.context, route.bucketCosts, this)
-    if (route.settings.explain) {
-      const now = this.context.clock.now()
-      const expected = expectationOf(route, arrival, this.prospects, now)
+    if (bucketCosts?.settles) this.#settlement = new Settlement(context, bucketCosts, this)
+    if (settings.explain) {
+      const now = context.clock.now()
+      const expected = expectationOf(route, arrival, this.#request.prospects, now)
       this.predictedWait = expected?.predicted
-      this.#response.explanation = explainHeader(arrival, now, expected)
+      this.#explanation = explainHeader(arrival, now, expected)
     }
-    this.context.observer.arrived?.(this)
-    if (!route.settings.dryRun) return this.#startVisit(route, arrival)
-    this.#rehearsal = rehearse(this.context, route, arrival, this)
+    context.observer.arrived?.(this)
+    if (!settings.dryRun) return this.#startVisit(route, arrival)
+    this.#rehearsal = rehearse(context, route, arrival, this)
     this.#forwardUnqueued()
   }
 
-  protected override get measure(): BodyMeasure {
-    return this.#body.measure
-  }
-
   correct(differences: Demand): void {
-    if (this.#rehearsal === undefined) this.context.shaper.control.settle(differences)
+    if (this.#rehearsal === undefined) this.#context.shaper.engine.settleCost(differences)
     else this.#rehearsal.settle(differences)
   }
 
   onSettled(costs: Settled | undefined, by: SettledBy): void {
     this.settled = costs
-    this.context.observer.settled?.(this, by)
+    this.#context.observer.settled?.(this, by)
   }
 
   #forwardUnqueued(): void {
@@ -240,13 +400,14 @@ export class Exchange
   }
 
   #forwardUnlessDown(): void {
-    this.followUpstream()
-    const { breaker, adaptive } = this.matched!.upstream
-    if (breaker?.refuses(false)) return this.#answer('failed', upstreamDown(breaker.retryAfter))
-    breaker?.passUngated()
+    this.#request.followUpstream()
+    const { upstream } = this
+    const { adaptive } = upstream
+    if (upstream.refuses(false)) return this.#endWith('failed', upstreamDown(upstream.retryAfter))
     // A dry run counts in its buckets already.
-    if (adaptive !== undefined && this.stack.length === 0) countUnqueued(this.context, adaptive, this.presentCost)
-    this.forward()
+    if (adaptive !== undefined && this.stack.length === 0)
+      countUnqueued(this.#context, adaptive, this.#request.presentCost)
+    this.#forward()
   }
 
   admitted(): void {
@@ -257,37 +418,37 @@ export class Exchange
     if (this.#isCoalescable()) this.#amongOthers().follow(queue)
   }
 
-  /** Whether one answer may do for it and for others. */
   #isCoalescable(): boolean {
-    const { coalesce, mode } = this.matched!.settings
+    const { coalesce, mode } = this.#request.route!.settings
     return coalesce && mode === 'shape' && this.pooled && isCoalescable(this.facts)
   }
 
   #amongOthers(): CoalescedRequest {
-    this.#coalesced ??= new CoalescedRequest(this.context, this.matched!, this)
+    this.#coalesced ??= new CoalescedRequest(this.#context, this.#request.route!, this)
     return this.#coalesced
   }
 
-  #bufferBody(how: 'short' | 'beginning'): void {
-    const { upstream, settings } = this.matched!
-    const { bodyLimits: limits, openBodies: open } = this.context
-    const wait: BodyWait = {
-      client: this.client,
-      requestBuffer: upstream.settings.requestBuffer,
+  forwardedHeaders(): string[] {
+    return this.#request.forwardedHeaders(this.#server ?? this.upstream.servers[0]!)
+  }
+
+  #bufferBody(how: 'short' | 'beginning' | 'whole'): void {
+    if (!this.#body.expected) return
+    const { upstream, settings } = this.#request.route!
+    const { bodyLimits: limits, openBodies: open } = this.#context
+    const wait = {
+      client: this.#request.client,
+      requestBuffer: how === 'whole' ? settings.deliver!.maxBody + 1 : upstream.settings.requestBuffer,
       limits,
       open,
       onReady: () => {
-        if (this.#state === 'measured') this.#bodyMeasured()
+        if (this.#state === 'measured') this.#unlessReloaded(() => this.#measured(this.#request.route!))
         else if (this.#state === 'buffered') this.#forwardUnlessDown()
         else if (settings.mode !== 'off') this.#visit!.comeBack()
       },
-      onLate: () => this.#stop('failed', LATE_BODY),
+      onLate: () => this.#endWith('failed', LATE_BODY),
     }
     this.#body.buffer(wait, how)
-  }
-
-  get ready(): boolean {
-    return this.#body.ready
   }
 
   awaitBody(): void {
@@ -295,57 +456,85 @@ export class Exchange
   }
 
   #startVisit(route: Route, arrival: Arrival): void {
-    let { maxWait } = route.settings
+    let maxWait = this.#req.stored === undefined ? route.settings.maxWait : Infinity
     const { preferWait } = this.facts
     if (preferWait !== undefined && preferWait * 1_000 <= maxWait && route.settings.mode === 'shape') {
       maxWait = preferWait * 1_000
-      this.#response.preferredWait = preferWait
+      this.#preferredWait = preferWait
     }
     this.#state = 'waiting'
-    this.#visit = new QueueVisit(this.context, route, this, arrival)
+    this.#visit = new QueueVisit(this.#request, this, arrival)
     this.#visit.start(maxWait)
   }
 
   arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined {
-    const { writes } = this.context.clock
+    const { writes } = this.#context.clock
+    if (writes === undefined || !this.pooled || this.#req.stored !== undefined) return undefined
     // A body, an answer to Expect, or a search for a hang-up is the main thread's.
-    if (
-      writes === undefined ||
-      !this.pooled ||
-      this.#body.expected ||
-      this.facts.expectContinue ||
-      this.connection.unread
-    )
-      return undefined
-    this.followUpstream()
-    const { pool } = this.matched!.upstream
-    // Only a head of HTTP/1.1 is known before its slot.
-    if (!(pool instanceof ConnectionPool)) return undefined
+    if (this.#body.expected || this.facts.expectContinue || this.#connection.unread) return undefined
+    this.#request.followUpstream()
+    const server = this.#pick({ armed: true })
+    if (server === undefined) return undefined
     const { method, target, contentLength } = this.facts
-    const request = { method, target, headers: this.upstreamHeaders(plan.slot), body: null, contentLength }
-    return ArmedRequest.arm(writes, pool, request, { plan, owner })
+    const request = { method, target, headers: this.#headersFor(server, plan.slot), body: null, contentLength }
+    const armed = ArmedRequest.arm(writes, server, request, { plan, owner, user: this })
+    // It has no connection. Else each slot would pick the one after it, and it would never be tried.
+    if (armed === undefined) this.upstream.returnTurn()
+    return armed
+  }
+
+  #pick(wanted: Wanted = {}): UpstreamServer | undefined {
+    const { facts, address, client: ip, certificate, claims, body, route } = this.#request
+    const key = route!.pickKey?.({ facts, address, ip, certificate, claims, body, route: this.route })
+    return this.upstream.pick({ ungated: !this.gated, key, ...wanted })
+  }
+
+  /** The server for it now: not one that has failed it, if another takes it. */
+  #nextServer(): UpstreamServer | undefined {
+    const tried = this.#failed
+    return (tried && this.#pick({ tried })) ?? this.#pick()
+  }
+
+  #enter(server: UpstreamServer): void {
+    this.#server = server
+    this.upstream.enter(server, this, this.gated ? 'inFlight' : 'ungated')
+  }
+
+  #leaveServer(as: 'request' | 'tunnel' = 'request'): void {
+    const server = this.#server
+    this.#server = undefined
+    server?.leave(this, this.gated ? 'inFlight' : 'ungated', as)
+  }
+
+  serverDown(): void {
+    if (this.#state === 'sent') this.#forwarding?.forsake?.()
   }
 
   passed(how: 'at-once' | 'queued' | ArmedRequest): void {
     this.#coalesced?.followNoMore()
-    if (how instanceof ArmedRequest) return this.forward(how)
-    const { unread, socket } = this.connection
+    if (how instanceof ArmedRequest) return this.#forward(how)
+    if (this.#req.stored?.mayLeave() === false) {
+      if (how === 'queued') this.#state = 'released'
+      return this.end('hang-up')
+    }
+    const { unread, socket } = this.#connection
     // A stream is reset beside its body.
-    const hides = !this.req.isHttp2 && !this.#body.whole && mayHideHangUp(this.facts)
-    if (how === 'at-once' || !(hides || unread)) return this.forward()
+    const hides = !this.#req.isHttp2 && !this.#body.whole && mayHideHangUp(this.facts)
+    if (how === 'at-once' || !(hides || unread)) return this.#forward()
     this.#state = 'released'
     this.#visit!.hold()
     if (!hides) {
       // An empty write fails if the client has reset the connection. The failure ends this exchange.
       socket.write('', error => {
-        if (!error && this.#state === 'released') this.forward()
+        if (!error && this.#state === 'released') this.#forward()
       })
       return
     }
-    this.#body.readAhead(this.client, () => this.#state === 'released' && this.forward())
+    this.#body.readAhead(this.#request.client, () => this.#state === 'released' && this.#forward())
   }
 
   takeBack(): void {
+    this.#leaveServer()
     this.#forwarding?.abort()
     this.#forwarding = undefined
     this.#state = 'waiting'
@@ -353,26 +542,11 @@ export class Exchange
 
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void {
     // It has been sent, so "still queued" or "too many" would not be the truth.
-    if (this.#resentAfter !== undefined && outcome !== 'failed') this.#fail(this.#resentAfter)
-    else {
-      const { rejectStatus: status } = this.matched!.settings.gate ?? NO_GATE
-      this.#answer(outcome, status === undefined ? reply : { ...reply, status })
-    }
+    if (this.#resentAfter !== undefined && outcome !== 'failed') return this.#fail(this.#resentAfter)
+    const { rejectStatus: status } = this.#request.route!.settings.gate ?? NO_GATE
+    this.#endWith(outcome, status === undefined ? reply : { ...reply, status })
   }
 
-  abandon(): void {
-    if (this.#state !== 'over' && !this.res.headersSent) this.#left()
-    if (!this.#desert()) this.giveUp()
-  }
-
-  giveUp(): void {
-    // First: `settle` may close an upstream that nobody uses any more, and that would fail the request.
-    this.#forwarding?.abort()
-    this.settle()
-    if (this.#state !== 'over') this.#overUnread()
-  }
-
-  /** Its client is gone. False: nobody else wants its answer. */
   #desert(): boolean {
     const forwarding = this.#forwarding
     // One that is not on the wire yet leaves its slot to the next.
@@ -381,99 +555,67 @@ export class Exchange
     return true
   }
 
-  get #isDeserted(): boolean {
-    return this.#coalesced?.isDeserted === true
-  }
-
-  /** Its client did not get all of the answer: it is gone, or was cut. */
-  #overUnread(): void {
-    if (this.failure === TOO_SLOW) this.over('failed', this.res.statusCode)
-    else this.over('cancelled', GONE)
-  }
-
-  /** It is answered, or has failed, without its client. */
-  #endDeserted(): void {
-    this.#overUnread()
-    this.#forwarding?.flushed?.()
-    this.settle()
-  }
-
-  copyOf(head: AnswerHeadLines): AnswerCopy | undefined {
+  copyOf(head: ResponseHead): AnswerCopy | undefined {
     return this.#coalesced?.copyOf(head)
   }
 
   takeAnswer(answer: SharedAnswer): void {
     if (this.#state === 'over') return
-    this.followUpstream()
-    const { client, facts, res } = this
-    const { upstream } = this.matched!
-    const { bodyBytes: budget } = this.context
-    const { status } = answer.head
-    const now = this.context.clock.now()
-    this.prospects?.answeredByAnother(this.#visit!.waited(now), now)
+    const request = this.#request
+    const { clock, bodyBytes: budget } = this.#context
+    request.followUpstream()
+    const now = clock.now()
+    request.prospects?.answeredByAnother(this.#visit!.waited(now), now)
     // Nothing of it was served.
     this.#settlement?.end('never-sent')
-    const delivery = new Delivery({ answer, upstream, client, budget, facts, res, own: this.#ownHeaders(now, false) })
-    this.over('forwarded', status)
+    const { client, facts } = request
+    const own = this.#ownHeaders(now, false)
+    const delivery = new Delivery({ answer, upstream: this.upstream, client, budget, facts, res: this.#res, own })
+    this.#end('forwarded', answer.head.status)
     this.#forwarding = delivery
     delivery.start()
   }
 
-  #left(): void {
-    const now = this.context.clock.now()
-    if (this.#visit !== undefined) this.prospects?.left(this.#visit.waited(now), now)
-  }
-
   onMalformed(reply: Reply): void {
     if (this.#state === 'arrived') this.#malformed = reply
-    else if (this.#state === 'over') this.connection.hangUp()
-    else this.#stop(this.#state === 'sent' || reply.status === 408 ? 'failed' : 'refused', reply)
+    else if (this.#state === 'over') this.#connection.hangUp()
+    else this.#endWith(this.#state === 'sent' || reply.status === 408 ? 'failed' : 'refused', reply)
   }
 
-  takenTooSlowly(): void {
-    // It is counted as forwarded if the upstream was done.
-    if (this.#state === 'over') return
-    this.failure = TOO_SLOW
-    if (!this.#desert()) this.#leave('failed', this.res.statusCode)
-  }
-
-  cutOff(): void {
-    if (this.#state === 'sent') {
-      const isRepeatable = this.#forwarding?.connecting === true || isIdempotent(this.facts.method)
-      return this.#stop('failed', isRepeatable ? SHUTTING_DOWN : MAYBE_SERVED)
-    }
-    if (this.#state !== 'over') return this.#stop('expired', SHUTTING_DOWN)
-    const isCut = this.#forwarding?.isPartial
-    this.#forwarding?.abort()
-    if (isCut) this.res.cut()
-  }
-
-  /** The head of the upstream's answer has arrived. */
-  protected markAnswered(now = this.context.clock.now()): void {
-    this.upstreamTime ??= now - this.#sentAt
-  }
-
-  /** @param sent set if it has been sent already */
-  protected forward(sent?: ArmedRequest): void {
+  #forward(sent?: ArmedRequest): void {
+    const context = this.#context
+    const wasReleased = this.#state === 'released'
     this.#state = 'sent'
-    if (sent === undefined) this.followUpstream()
-    this.#report ??= new UpstreamReport(this)
-    this.#report.begin(this.matched!.upstream)
-    this.#sentAt = sent?.sentAt ?? this.context.clock.now()
+    if (sent === undefined) this.#request.followUpstream()
+    const route = this.#request.route!
+    if (sent === undefined) {
+      // Its server may have gone down while it was checked. Others may be full: it waits for one again.
+      const server = this.#nextServer() ?? (wasReleased ? undefined : this.#pick({ ungated: true }))
+      if (server === undefined) return this.#waitForServer(wasReleased)
+      this.#enter(server)
+    } else this.#server = sent.server
+    this.#report ??= new UpstreamReport(this.#request)
+    this.#report.begin(this.server)
+    this.#sentAt = sent?.sentAt ?? context.clock.now()
     this.upstreamTime = undefined
     this.failure = undefined
     this.#measure()
-    if (this.context.coalescing.hasWaiting(this.matched!.lane) && this.#isCoalescable()) {
-      this.#amongOthers().lead(sent?.sentAt)
-    }
-    this.context.observer.sent?.(this)
-    if (this.matched!.settings.gate !== undefined) return this.#letPass()
+    if (context.coalescing.hasWaiting(route.lane) && this.#isCoalescable()) this.#amongOthers().lead(sent?.sentAt)
+    context.observer.sent?.(this)
+    this.#req.stored?.sent()
+    if (route.settings.gate !== undefined) return this.#letPass()
     this.#body.continue()
-    const forwarding = this.send(sent)
+    const forwarding = this.#send(sent)
     this.#forwarding = forwarding
     if (forwarding.connecting) this.#visit?.hold()
     // The hold may have taken back what was armed, and so have brought it a connection.
     if (!forwarding.connecting) this.#visit?.sent()
+  }
+
+  #waitForServer(wasReleased: boolean): void {
+    if (!wasReleased) return this.#endWith('failed', upstreamDown(this.upstream.retryAfter))
+    this.#state = 'waiting'
+    this.#visit!.waitAgain()
   }
 
   connected(): void {
@@ -482,98 +624,119 @@ export class Exchange
 
   /** Tells the proxy that asks. It forwards the request itself. */
   #letPass(): void {
-    const headers = this.#ownHeaders(this.context.clock.now())
+    const { passStatus: status = PASS } = this.#request.route!.settings.gate!
+    const headers = this.#ownHeaders(this.#context.clock.now())
+    if (status !== PASS) headers.push('Content-Length', '0')
     this.#visit?.sent()
-    this.heard(PASS)
-    this.over('forwarded', PASS)
-    this.beforeReply()
-    this.res.sendWhole({ status: PASS, reason: 'No Content', headers, body: '' })
+    this.heard(status)
+    this.#end('forwarded', status)
+    this.#upgrade?.unwatch()
+    this.#res.sendWhole({ status, reason: STATUS_CODES[status]!, headers, body: '' })
     this.#body.linger()
   }
 
   heard(status: number): void {
-    const now = this.context.clock.now()
-    const { prospects } = this
-    this.matched!.upstream.answeredAt = now
+    const now = this.#context.clock.now()
+    const { prospects } = this.#request
+    this.upstream.answeredAt = now
     const isCounted = this.#visit !== undefined && prospects !== undefined && !this.#isDeserted
     if (isCounted && prospects.answered(this.#visit!.waited(now), now - this.#sentAt, now))
-      this.context.shaper.control.deadlinesMoved(this.matched!.lane.gate)
+      this.#context.shaper.engine.deadlinesMoved(this.#request.route!.lane.gate)
     this.#report?.answered(status)
   }
 
-  /** It is being sent. The rate of its upstream is found by what becomes of it. */
   #measure(): void {
-    const { adaptive: limit } = this.matched!.upstream
+    const { adaptive: limit } = this.upstream
     if (limit === undefined) return
     // How long an upload takes is up to the client.
     const isTimed = !this.#body.expected || this.#body.whole
-    const cost = this.presentCost
-    const facts = { cost, client: this.client, isTimed, isHeld: isHeldBy(this.context, limit, cost) }
-    this.#report!.measure(limit, facts, this.#sentAt)
+    const { client, presentCost: cost } = this.#request
+    this.#report!.measure(limit, { cost, client, isTimed, isHeld: isHeldBy(this.#context, limit, cost) }, this.#sentAt)
   }
 
-  /** It has a place in the gate. */
-  protected get gated(): boolean {
-    return this.#visit !== undefined
-  }
-
-  protected send(sent?: ArmedRequest): Sending {
-    const { facts, res } = this
-    const { upstream } = this.matched!
-    const { pool, ungated } = upstream
-    const forwarding = new Forwarding({ upstream, facts, body: this.#body.open(this.client), res, owner: this })
+  #send(sent?: ArmedRequest): Sending {
+    if (this.#upgrade !== undefined) return this.#upgrade.send()
+    const { facts, client, route } = this.#request
+    const { upstream } = route!
+    const body = this.#body.open(client)
+    const forwarding = new Forwarding({ upstream, facts, client, body, res: this.#res, owner: this })
     if (sent !== undefined) sent.adopt(forwarding)
-    else forwarding.start(this.gated ? pool : ungated, this.upstreamHeaders())
+    else forwarding.start(this.gated ? this.server.pool : this.server.ungated, this.upstreamHeaders())
     return forwarding
   }
 
-  /** @param slot of an armed request, in ms */
-  protected upstreamHeaders(slot?: number): string[] {
-    const headers = this.forwardedHeaders()
-    this.context.propagate?.(this, headers, { upstream: this.matched!.upstream.url, slot })
+  upstreamHeaders(): string[] {
+    return this.#headersFor(this.server)
+  }
+
+  #headersFor(server: UpstreamServer, slot?: number): string[] {
+    const headers = this.#request.forwardedHeaders(server)
+    this.#context.propagate?.(this, headers, { upstream: server.origin, slot })
     return headers
   }
 
-  /** Headers to add to an answer with this status: names and values in turn. */
   answerHeaders(status: number): string[] {
-    const now = this.context.clock.now()
-    this.markAnswered(now)
-    // The upstream refused in the middle of the upload. Other early answers may continue beside the upload.
+    const now = this.#context.clock.now()
+    this.upstreamTime ??= now - this.#sentAt
     return this.#ownHeaders(now, status >= 300 && this.#body.hasLongRest)
   }
 
+  /** Headers of ours on an answer that is not ours: names and values in turn. */
   #ownHeaders(now: number, mustClose = this.#body.hasLongRest): string[] {
-    const headers = this.#response.passed(this, this.matched!, now)
-    headers.push(...this.#response.closing(mustClose))
+    const { stack, wait } = this
+    const { settings } = this.#request.route!
+    // What is kept is what the upstream said.
+    if (this.#req.stored !== undefined) return []
+    const isGate = settings.gate !== undefined
+    const headers = isGate ? ['X-Shaper-Wait', String(toTenth(wait))] : []
+    if (settings.headers && stack.length > 0) {
+      headers.push(...limitHeaders(stack, stack, now))
+      if (!isGate) headers.push('Server-Timing', `shaper;dur=${toTenth(wait)}`)
+    }
+    this.#addAbout(headers)
+    headers.push(...this.#closing(mustClose))
     return headers
   }
 
-  /**
-   * The head of the upstream's answer has arrived.
-   *
-   * @returns undefined if the answer goes to the client. A function if the request went back into its queue; call it
-   *   when the answer has been read to its end
-   */
+  #addAbout(headers: string[]): void {
+    if (this.#preferredWait !== undefined) headers.push('Preference-Applied', `wait=${this.#preferredWait}`)
+    if (this.#explanation !== undefined) {
+      const explanation = this.#explanation(this.wait, this.givenUp)
+      headers.push('Shaper-Explain', this.coalesced ? `${explanation};coalesced` : explanation)
+    }
+  }
+
+  #closing(must: boolean): readonly string[] {
+    return must ? closeAfter(this.#connection) : closing(this.#connection, this.#context)
+  }
+
   answered(status: number, fields: Fields): (() => void) | undefined {
-    const { quota, settings, breaker } = this.matched!.upstream
-    quota?.received(settings, status, fields, settings.learn ? this.reservedTokens : undefined)
+    const { upstream } = this
+    const { quota, settings } = upstream
+    quota?.received(settings, status, fields, settings.learn ? this.#request.reservedTokens : undefined)
     const { retry } = settings
     if (retry === undefined || !hasStatus(retry.status, status, fields)) return undefined
     // It would be refused if it came now.
-    if (breaker?.refuses(true) || this.#isDeserted) return undefined
+    if (upstream.refuses(true) || this.#isDeserted) return undefined
     if (this.retries - (this.#visit?.resends ?? 0) >= retry.max) return undefined
     if (this.#visit === undefined || this.#body.opened || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
+    const server = this.server
     this.#state = 'waiting'
     this.#forwarding = undefined
+    this.#server = undefined
     const over = this.#visit.goBack(status)
     if (over !== undefined) {
       if (isUnserved(status)) this.#settlement?.unserved('sent-again')
       this.#resentAfter = undefined
-      return over
+      return () => {
+        server.leave(this, 'inFlight')
+        over()
+      }
     }
     this.#state = 'sent'
     this.#forwarding = forwarding
+    this.#server = server
     return undefined
   }
 
@@ -588,147 +751,244 @@ export class Exchange
       return this.#endDeserted()
     }
     if (end.kind === 'answered') {
-      this.over('forwarded', this.res.statusCode)
+      this.#end('forwarded', this.#res.statusCode)
       return this.#body.linger()
     }
     this.failure = end
-    this.over('failed', this.res.statusCode)
+    this.#end('failed', this.#res.statusCode)
   }
 
-  /** There was no answer. */
+  tunnelled(status: number, fields: Fields): void {
+    const { quota, settings } = this.upstream
+    quota?.received(settings, status, fields)
+    this.upstreamTime ??= this.#context.clock.now() - this.#sentAt
+    this.heard(status)
+    this.#leaveServer('tunnel')
+    this.#end('forwarded', status)
+    this.countOut()
+  }
+
   #notForwarded(end: Failure): void {
-    if (!this.#isDeserted && (this.#awaitConnection(end) || this.#sendAgain(end))) return
-    if (end.status !== 408 && !isMisconfigured(end)) this.#report!.failed(end)
-    else this.#report!.dropped()
+    if (!this.#isDeserted && (this.#goElsewhere(end) || this.#awaitConnection(end) || this.#sendAgain(end))) return
+    this.#tell(end)
     if (this.#isDeserted) return this.#endDeserted()
     this.#body.drop()
     if (end.unconnected) this.#settlement?.unserved('over')
     this.#fail(end)
   }
 
-  /**
-   * Sends the request once more if that may help.
-   *
-   * @returns false if the failure stands
-   */
+  /** It could not connect. Another server takes it at once, in the same slot. @returns false if none does */
+  #goElsewhere(end: Failure): boolean {
+    if (!end.unconnected || this.upstream.servers.length === 1) return false
+    const tried = this.#noteFailed()
+    const isMeasured = this.#report!.isMeasured
+    this.#report!.unmeasured()
+    this.#tell(end)
+    const next = this.#pick({ tried })
+    if (next === undefined) return false
+    this.#context.observer.unreachable?.(this.route, end)
+    this.#leaveServer()
+    this.#enter(next)
+    this.#report!.begin(next)
+    if (isMeasured) this.#measure()
+    this.#forwarding = this.#send()
+    if (!this.#forwarding.connecting) this.#visit?.sent()
+    return true
+  }
+
+  #noteFailed(): readonly ServerPlace[] {
+    const { place } = this.server
+    this.#failed ??= []
+    if (!this.#failed.includes(place)) this.#failed.push(place)
+    return this.#failed
+  }
+
+  #tell(end: Failure): void {
+    if (end.status !== 408 && !isMisconfigured(end)) this.#report!.failed(end)
+    else this.#report!.dropped()
+  }
+
+  /** Sends the request once more if that may help. @returns false if the failure stands */
   #sendAgain(end: Failure): boolean {
+    const { servers } = this.upstream
+    const isRepeated = this.#resentAfter?.repeatable !== undefined
     if (end.untaken) {
       if (this.#untaken === MOST_UNTAKEN || !this.#body.rewind()) return false
       this.#untaken += 1
-    } else if (!end.repeatable || this.#resentAfter?.repeatable) return false
+    } else if (end.repeatable === undefined || (isRepeated && servers.length === 1)) return false
+    else if (isRepeated || end.repeatable === 'elsewhere') {
+      const failed = this.#noteFailed()
+      if (servers.every(({ place }) => failed.includes(place)) || !this.#body.rewind()) return false
+      this.#report!.failed(end)
+    }
     this.#resentAfter = end
     this.failure = end
-    if (this.#visit === undefined) {
-      this.#report!.unmeasured()
-      this.#forwarding = this.send()
-      return true
-    }
+    if (this.#visit === undefined) return this.#sendAgainUnqueued()
     this.#report!.dropped()
     this.#forwarding = undefined
     return this.#passAgain(end.status)
   }
 
-  /**
-   * Puts a request that could not be sent for want of a connection back into its queue, for a limited time.
-   *
-   * @returns false if the failure stands
-   */
-  #awaitConnection(end: Failure): boolean {
-    const { breaker, clock } = this.matched!.upstream
-    if (!end.unconnected || isMisconfigured(end) || breaker === undefined || this.#visit === undefined) return false
-    if (this.matched!.settings.mode !== 'shape') return false
-    this.failure = end
-    this.#report!.failed(end)
-    this.#connectionWait ??= new ConnectionWait(clock, breaker.settings.hold, () => {
-      if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
-    })
-    this.#forwarding = undefined
-    const isAgain = !this.#connectionWait.isOver && this.#passAgain(end.status)
-    this.#settlement?.unserved(isAgain ? 'sent-again' : 'over')
-    if (isAgain) this.context.observer.unreachable?.(this.route, end)
-    else this.#answer('failed', upstreamDown(breaker.retryAfter))
+  #sendAgainUnqueued(): boolean {
+    const next = this.#nextServer()
+    if (next === undefined) return false
+    this.#report!.unmeasured()
+    if (next !== this.server) {
+      this.#report!.dropped()
+      this.#leaveServer()
+      this.#enter(next)
+    }
+    this.#report!.begin(next)
+    this.#forwarding = this.#send()
     return true
   }
 
-  /** @returns false if it is not sent again: its state is as before */
+  /** Puts a request without a connection back into its queue, for a limited time. @returns false if the failure stands */
+  #awaitConnection(end: Failure): boolean {
+    const { upstream } = this
+    const { clock } = upstream
+    const { breaker } = upstream.settings
+    if (!end.unconnected || isMisconfigured(end) || breaker === undefined || this.#visit === undefined) return false
+    if (this.#request.route!.settings.mode !== 'shape') return false
+    this.failure = end
+    this.#report!.failed(end)
+    this.#cancelConnectionWait ??= clock.at(clock.now() + breaker.hold, () => {
+      this.#isTriedOut = true
+      if (this.#state === 'waiting') this.#endWith('failed', upstreamDown(upstream.retryAfter))
+    })
+    this.#forwarding = undefined
+    const isAgain = !this.#isTriedOut && this.#passAgain(end.status)
+    this.#settlement?.unserved(isAgain ? 'sent-again' : 'over')
+    if (isAgain) this.#context.observer.unreachable?.(this.route, end)
+    else this.#endWith('failed', upstreamDown(upstream.retryAfter))
+    return true
+  }
+
   #passAgain(status: number): boolean {
+    const server = this.server
     this.#state = 'waiting'
+    this.#leaveServer()
     if (this.#visit!.passAgain(status)) return true
     this.#state = 'sent'
+    this.#enter(server)
     return false
+  }
+
+  takenTooSlowly(): void {
+    // It is counted as forwarded if the upstream was done.
+    if (this.#state === 'over') return
+    this.failure = TOO_SLOW
+    if (this.#desert()) return
+    this.#end('failed', this.#res.statusCode)
+    this.#forwarding?.abort()
+  }
+
+  end(why: 'hang-up' | 'shutdown'): void {
+    if (why === 'shutdown') return this.#shutDown()
+    if (this.#state !== 'over' && !this.#isDeserted && !this.#res.headersSent && this.#visit !== undefined) {
+      const now = this.#context.clock.now()
+      this.#request.prospects?.left(this.#visit.waited(now), now)
+    }
+    if (this.#desert()) return
+    // First: counting it out may close an upstream that nobody uses any more, and that would fail the request.
+    this.#forwarding?.abort()
+    this.countOut()
+    if (this.#state !== 'over') this.#endUnread()
+  }
+
+  #shutDown(): void {
+    if (this.#state === 'sent') {
+      const isRepeatable = this.#forwarding?.connecting === true || isIdempotent(this.facts.method)
+      return this.#endWith('failed', isRepeatable ? SHUTTING_DOWN : MAYBE_SERVED)
+    }
+    if (this.#state !== 'over') return this.#endWith('expired', SHUTTING_DOWN)
+    const isCut = this.#forwarding?.isPartial
+    this.#forwarding?.abort()
+    if (isCut) this.#res.cut()
   }
 
   #fail(failure: Failure): void {
     const { status, detail } = failure
     this.failure = failure
-    this.#answer('failed', { status, detail, close: status === 408 })
+    this.#endWith('failed', { status, detail, close: status === 408 })
   }
 
   #refuse(refusal: Refusal): void {
-    this.#answer('refused', refused(refusal))
+    this.#endWith('refused', refused(refusal))
   }
 
-  /** Ends the request wherever it is. Its place becomes free. */
-  #leave(outcome: Outcome, status: number): void {
-    this.over(outcome, status)
-    this.#forwarding?.abort()
-  }
-
-  /** Ends the request wherever it is. A client that has part of an answer notices because its connection closes. */
-  #stop(outcome: Outcome, reply: Reply): void {
+  #endWith(outcome: Outcome, reply: Reply): void {
     if (outcome === 'refused') this.failure = reply
-    this.#leave(outcome, reply.status)
-    if (this.res.headersSent) this.res.cut()
+    this.#end(outcome, reply.status)
+    this.#forwarding?.abort()
+    if (this.#res.headersSent) this.#res.cut()
     else this.#reply(outcome, reply)
   }
 
-  #answer(outcome: Outcome, reply: Reply): void {
-    if (outcome === 'refused') this.failure = reply
-    this.over(outcome, reply.status)
-    this.#reply(outcome, reply)
-  }
-
   #reply(outcome: Outcome, reply: Reply): void {
-    this.beforeReply()
-    const more = this.#response.about(this)
-    more.push(...this.#response.closing(reply.close === true || this.#body.hasLongRest))
-    this.#response.reply(outcome, reply, more)
+    const more: string[] = []
+    this.#upgrade?.unwatch()
+    this.#addAbout(more)
+    more.push(...this.#closing(reply.close === true || this.#body.hasLongRest))
+    if (this.#req.isHttp2 && isGrpc(this.#req)) sendGrpcReply(this.#res, outcome, reply, more)
+    else sendReply(this.#res, reply, more)
+    this.#res.limitFlush(this.#context.flush)
     this.#body.linger()
   }
 
-  /** An answer of our own is about to be sent: a subclass stops watching the socket. */
-  protected beforeReply(): void {}
+  /** Its client did not get all of the answer: it is gone, or was cut. */
+  #endUnread(): void {
+    if (this.failure === TOO_SLOW) this.#end('failed', this.#res.statusCode)
+    else this.#end('cancelled', 499)
+  }
 
-  protected over(outcome: Outcome, status: number): void {
+  #endDeserted(): void {
+    this.#endUnread()
+    this.#forwarding?.flushed?.()
+    this.countOut()
+  }
+
+  #end(outcome: Outcome, status: number): void {
     const state = this.#state
     if (outcome === 'forwarded') this.#settlement?.answered(status)
     else this.#settlement?.end(state === 'sent' ? 'sent' : 'never-sent')
     // The breaker has kept it from its upstream, after other requests.
-    if (outcome === 'failed') this.failure ??= this.matched?.upstream.breaker?.failure
-    this.context.observer.finished?.(this, outcome, status)
+    if (outcome === 'failed') this.failure ??= this.#request.route?.upstream.failure
+    this.#context.observer.finished?.(this, outcome, status)
+    const isTried = outcome === 'forwarded' || (outcome === 'failed' && this.failure?.isEarlier !== true)
+    this.#req.stored?.ended(outcome, isTried ? 'tried' : 'untried')
     this.#state = 'over'
-    this.#connectionWait?.end()
+    this.#cancelConnectionWait?.()
     this.#report?.dropped()
     this.#body.end()
+    this.#leaveServer()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     this.#rehearsal?.end()
-    for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
+    for (const bucket of this.stack) this.#context.bucketTable.rest(bucket)
     this.#coalesced?.end()
   }
 
-  finished(): void {
+  answerSent(): void {
     this.#forwarding?.flushed?.()
-    this.connection.done()
-    this.settle()
+    this.#connection.done()
+    this.countOut()
   }
 
-  /** The client has its answer, or is gone. */
-  protected settle(): void {
+  countOut(): void {
     if (!this.#counted) return
     this.#counted = false
-    if (this.matched !== undefined) requestEnded(this.matched.upstream)
-    this.context.inProgress -= 1
-    if (this.context.inProgress === 0) this.context.idle()
+    const { route } = this.#request
+    if (route !== undefined) requestEnded(route.upstream)
+    this.#context.inProgress -= 1
+    if (this.#context.inProgress === 0) this.#context.idle()
   }
+}
+
+function mayHideHangUp({ chunked, contentLength = 0, expectContinue }: RequestFacts): boolean {
+  return (chunked || contentLength > HIDING) && !expectContinue
+}
+
+function toTenth(ms: number): number {
+  return Math.round(ms * 10) / 10
 }

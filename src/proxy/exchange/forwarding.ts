@@ -1,82 +1,49 @@
-/** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
-import type { AnswerCopy } from '../coalescing/answer-copy.js'
-import type { AnswerHeadLines } from '../coalescing/shareable.js'
-import type { Deadlines, Watched } from '../deadlines.js'
+import { type Deadlines, Watched } from '../deadlines.js'
+import type { AnswerCopy } from '../features/shared-answer.js'
 import type { ClientAnswer, RequestBody } from '../http/client.js'
+import { joinedFields } from '../http/fields.js'
 import { clientHeaders } from '../http/headers.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
-import type { RequestSender } from '../http1/connection-pool.js'
-import { joinedFields } from '../http1/fields.js'
-import type { ResponseHead } from '../http1/response-parser.js'
-import type { ResponseHandler, SendingConnection } from '../http1/upstream-connection.js'
+import type { ResponseHandler, SendingConnection } from '../upstream/http1-connection.js'
+import type { RequestSender } from '../upstream/http1-pool.js'
+import type { ResponseHead } from '../upstream/response-parser.js'
 import type { Upstream } from '../upstream/upstream.js'
-import { causeOf, describeError, isDisconnect, isUntaken } from '../upstream/upstream-error.js'
+import { causeOf, describeError, type Failure, isDisconnect, isUntaken } from '../upstream/upstream-error.js'
 
-/**
- * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's connection ends.
- */
+/** How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's connection ends. */
 export type ForwardEnd = { readonly kind: 'answered' } | Failure | { readonly kind: 'broken'; readonly detail: string }
 
-export interface Failure {
-  readonly kind: 'failed'
-  /** 403: the upstream may not be connected to. */
-  readonly status: 403 | 408 | 502 | 504
-  readonly detail: string
-  readonly cause?: Error
-  /** Nothing of the request has been sent: there was no connection. Its body is as it was. */
-  readonly unconnected?: boolean
-  /**
-   * The request may be sent once more (RFC 9110 9.2.2). It is idempotent, has no body, and may have met the close of an
-   * idle connection.
-   */
-  readonly repeatable?: boolean
-  /** The upstream has not processed it. It may be sent again, whatever its method is, if its body is still there. */
-  readonly untaken?: boolean
-}
-
-/** The exchange that is being forwarded. */
-export interface ForwardOwner {
-  /** The client's address as its key `ip`. */
-  readonly client: string
+interface ForwardOwner {
   /** The request has waited for a connection, and is on the wire now. */
   connected(): void
-  /** The head of an answer has arrived. */
   heard(status: number): void
   /** Headers to add to the answer: names and values in turn. */
   answerHeaders(status: number): readonly string[]
-  /**
-   * The head of the answer has arrived.
-   *
-   * @returns undefined if the answer goes to the client. A function if another forwarding will send the request again;
-   *   call it when this one is over
-   */
+  /** Whether its answer goes to the client (undefined), or it is sent again: a function to call when this one is over. */
   answered(status: number, fields: Fields): (() => void) | undefined
   /** An answer for the client begins. @returns what is to read its body besides. Undefined: nothing is */
   numbersIn(fields: readonly string[]): AnswerNumbers | undefined
   /** An answer for the client begins. @returns what copies it for others. Undefined: no others get it */
-  copyOf(head: AnswerHeadLines): AnswerCopy | undefined
+  copyOf(head: ResponseHead): AnswerCopy | undefined
   /** Called once, unless the forwarding was aborted or the request will be sent again. */
   forwarded(end: ForwardEnd): void
 }
 
-export interface ForwardOptions {
+interface ForwardOptions {
   readonly upstream: Upstream
   readonly facts: RequestFacts
-  /** Null: the request has no body. */
+  /** The client's address as its key `ip`. */
+  readonly client: string
   readonly body: RequestBody | null
   readonly res: ClientAnswer
   readonly owner: ForwardOwner
 }
 
-/** Most early hints for one request. */
 const MAX_HINTS = 16
-
 const NONE: readonly string[] = []
-
-/** What the answer is written to. */
 type Receiver = Pick<
   ClientAnswer,
   'earlyHints' | 'start' | 'data' | 'taken' | 'onceDrained' | 'complete' | 'recall' | 'cut'
@@ -94,34 +61,25 @@ const NOBODY: Receiver = {
   cut: () => undefined,
 }
 
-export class Forwarding implements ResponseHandler, Watched {
-  list: object | undefined = undefined
-  previous: Watched | undefined = undefined
-  next: Watched | undefined = undefined
-  dueAt = 0
+export class Forwarding extends Watched implements ResponseHandler {
   readonly #options: ForwardOptions
   #res: Receiver
   #connection: SendingConnection | undefined
-  /** Gives up waiting for a connection. */
   #leave: (() => void) | undefined
-  /** The connection had served a request before this one. */
   #reused = false
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'discarding' | 'flushing' | 'over' = 'starting'
-  /** Early hints received. */
   #hints = 0
   /** The answer if the client does not get it, and the callback for its end. */
   #unwanted: UnwantedAnswer | undefined
   #onDiscarded: (() => void) | undefined
-  /** Reads the body of the answer, behind the client. */
   #numbers: AnswerNumbers | undefined
   /** Copies the answer for others. It is read at the upstream's pace meanwhile. */
   #copy: AnswerCopy | undefined
-  /** The client takes less than the upstream sends. */
   #paused = false
-  /** Bytes that it had taken when it was waited for last. */
   #taken = 0
 
   constructor(options: ForwardOptions) {
+    super()
     this.#options = options
     const { body, res } = options
     this.#res = res
@@ -131,23 +89,32 @@ export class Forwarding implements ResponseHandler, Watched {
     }
   }
 
-  /** @param headers for the upstream: names and values in turn */
   start(sender: RequestSender, headers: string[]): void {
-    const { facts, body } = this.#options
+    const { facts, body, upstream } = this.#options
+    // Another server may have to get it, too.
+    if (upstream.servers.length > 1 && isIdempotent(facts.method)) body?.keep?.()
     const { method, target, contentLength } = facts
     this.#leave = sender.send({ method, target, headers, body, contentLength }, this)
   }
 
-  /** Gives up. The upstream's connection is closed, or the upstream never sees the request. */
   abort(): void {
     if (this.#phase === 'over') return
     this.#finish()
     this.#drop()
   }
 
-  /** The client is gone. The answer is for others, until `abort`. */
   desert(): void {
     this.#res = NOBODY
+  }
+
+  /** Its server is down. Another one may answer it, if this one has not begun to. */
+  forsake(): void {
+    const { facts, upstream } = this.#options
+    const isUnanswered = this.#phase === 'uploading' || this.#phase === 'waiting'
+    if (upstream.servers.length === 1) return
+    if (this.#phase !== 'starting' && !(isUnanswered && isIdempotent(facts.method))) return
+    this.#drop()
+    this.#fail(502, 'the upstream server is down')
   }
 
   flushed(): void {
@@ -158,7 +125,6 @@ export class Forwarding implements ResponseHandler, Watched {
     return this.#phase === 'over'
   }
 
-  /** It waits for a connection. */
   get connecting(): boolean {
     return this.#leave !== undefined
   }
@@ -187,7 +153,7 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   responseStarted({ status, reason, fields, length }: ResponseHead): void {
-    const { upstream, facts, owner } = this.#options
+    const { upstream, facts, client, owner } = this.#options
     owner.heard(status)
     this.#onDiscarded = upstream.quota && owner.answered(status, joinedFields(fields))
     if (this.#onDiscarded !== undefined) {
@@ -205,7 +171,7 @@ export class Forwarding implements ResponseHandler, Watched {
     upstream.answer.unwatch(this)
     const { responseBuffer: ahead } = upstream.settings
     const head = { status, reason: known, fields, length: bodiless ? 0 : length }
-    this.#res.start({ status, reason: known, headers: answer, length: head.length, ahead, client: owner.client })
+    this.#res.start({ status, reason: known, headers: answer, length: head.length, ahead, client })
     this.#copy = owner.copyOf(head)
     if (this.#isOver) return
     if (bodiless) {
@@ -226,7 +192,7 @@ export class Forwarding implements ResponseHandler, Watched {
     const isTaken = this.#res.data(buffer, from, to)
     this.#numbers?.read(buffer, from, to)
     this.#copy?.read(buffer, from, to)
-    if (!isTaken) this.#copy?.leftBehind(this.#options.owner.client)
+    if (!isTaken) this.#copy?.leftBehind(this.#options.client)
     // A pause stops the reading, not the rest of what has been read.
     if (isTaken || this.#paused || this.#copy?.isOpen || this.#isOver) return
     this.#paused = true
@@ -256,7 +222,6 @@ export class Forwarding implements ResponseHandler, Watched {
     else this.#break(`the answer broke off: ${error.message}`, this.#options.upstream.progress)
   }
 
-  /** The deadline of the current phase has passed. */
   expired(): void {
     const { body } = this.#options
     if (this.#clientTakes()) return
@@ -279,13 +244,11 @@ export class Forwarding implements ResponseHandler, Watched {
     return true
   }
 
-  /** Drops the rest of an unwanted answer. */
   #stopDiscarding(): void {
     this.#drop()
     if (this.#phase === 'discarding') this.#finish()
   }
 
-  /** Gives up the request towards the upstream, wherever it is. */
   #drop(): void {
     this.#leave?.()
     this.#connection?.abort(this)
@@ -321,7 +284,8 @@ export class Forwarding implements ResponseHandler, Watched {
     const unconnected = this.#phase === 'starting'
     this.#finish(unconnected)
     const { owner } = this.#options
-    const again = cause && { cause, untaken: isUntaken(cause), repeatable: this.#isRepeatable(cause) }
+    const repeatable = unconnected || status === 408 ? undefined : this.#howRepeatable(cause)
+    const again = { ...(cause && { cause, untaken: isUntaken(cause) }), repeatable }
     owner.forwarded({ kind: 'failed', status, detail, unconnected, ...again })
   }
 
@@ -338,7 +302,6 @@ export class Forwarding implements ResponseHandler, Watched {
     this.#res.cut(flush)
   }
 
-  /** @param keepsBody somebody else may send the body */
   #finish(keepsBody = false): void {
     this.#phase = 'over'
     const { upstream } = this.#options
@@ -356,8 +319,10 @@ export class Forwarding implements ResponseHandler, Watched {
     if (body !== null && !body.readableEnded) body.destroy()
   }
 
-  #isRepeatable(error: Error): boolean {
-    const { body, facts } = this.#options
-    return this.#reused && body === null && isIdempotent(facts.method) && isDisconnect(error)
+  #howRepeatable(cause: Error | undefined): Failure['repeatable'] {
+    const { body, facts, upstream } = this.#options
+    if (!isIdempotent(facts.method)) return undefined
+    if (this.#reused && body === null && cause !== undefined && isDisconnect(cause)) return 'idle'
+    return upstream.servers.length > 1 ? 'elsewhere' : undefined
   }
 }

@@ -1,5 +1,5 @@
 /**
- * The event stream of a page that waits (proxy/waiting). It asks again and again what would become of the page's request if it came
+ * The event stream of a page that waits (waiting-page.ts). It asks again and again what would become of the page's request if it came
  * now, and tells the page when it should come. It costs nothing in any bucket, goes to no upstream, and is no request in the
  * metrics.
  */
@@ -7,22 +7,32 @@ import { type Comeback, comebackOf } from '../../core/admission/comeback.js'
 import type { Arrival, Rejection } from '../../core/shaper.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import type { ProxyContext } from '../context.js'
-import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
-import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
-import { httpDate } from '../http/http-date.js'
-import { RETRY_SOON_MS, type Reply, SHUTTING_DOWN, TOO_MANY_CONNECTIONS } from '../http/reply.js'
+import type { PageStream, StreamEvent } from '../features/page-streams.js'
+import { tellPromised } from '../features/tickets.js'
+import { STREAM_PATH, toldOf } from '../features/waiting-page.js'
+import type {
+  AnswerOwner,
+  ClientAnswer,
+  ClientConnection,
+  ClientRequest,
+  PipelinedRequest,
+  Reply,
+} from '../http/client.js'
+import {
+  closeAfter,
+  closing,
+  httpDate,
+  RETRY_SOON_MS,
+  SHUTTING_DOWN,
+  sendReply,
+  TOO_MANY_CONNECTIONS,
+} from '../http/reply.js'
 import { headerValue, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import type { Route } from '../routing/route.js'
-import type { PageStream, StreamEvent } from '../waiting/page-streams.js'
-import { STREAM_PATH } from '../waiting/paths.js'
-import { toldOf } from '../waiting/waiting-page.js'
-import { IncomingRequest } from './incoming-request.js'
-import { ClientResponse } from './response.js'
-import { tellPromised } from './tickets/promised.js'
+import type { IncomingRequest } from './incoming-request.js'
 
 /** Bytes that may wait for the client. What it is told is less than a hundred. */
 const AHEAD = 4_096
-
 const TARGET = /^\/[\x21\x22\x24-\x7e]*$/
 
 const HEADERS = [
@@ -37,33 +47,37 @@ const NOT_OURS: Reply = { status: 403, detail: 'only pages of the same site may 
 const NO_TARGET: Reply = { status: 400, detail: 'use ?for=PATH, percent-encoded' }
 const TOO_MANY: Reply = { status: 503, detail: 'too many pages are listening', retryAfterMs: RETRY_SOON_MS }
 
-/** Whether a request is for the stream. */
 export function isForStream({ egress }: ProxyContext, { url }: ClientRequest): boolean {
   if (!url.startsWith(STREAM_PATH) || egress !== undefined) return false
   return url.length === STREAM_PATH.length || url.charAt(STREAM_PATH.length) === '?'
 }
 
-/** What a page waits for. */
 interface Awaited {
   readonly route: Route
   readonly arrival: Arrival
 }
 
-export class PageWait extends IncomingRequest implements PipelinedRequest, AnswerOwner, PageStream {
+export class PageWait implements PipelinedRequest, AnswerOwner, PageStream {
   readonly inFlight = false
+  readonly #request: IncomingRequest
+  readonly #context: ProxyContext
+  readonly #connection: ClientConnection
   readonly #res: ClientAnswer
-  readonly #response: ClientResponse
   #awaited: Awaited | undefined
   #malformed: Reply | undefined
   #state: 'arrived' | 'open' | 'over' = 'arrived'
-  /** The client has not taken what it was told. */
   #isBehind = false
 
-  constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
-    super(context, connection, req)
+  constructor(request: IncomingRequest, res: ClientAnswer) {
+    this.#request = request
+    this.#context = request.context
+    this.#connection = request.connection
     this.#res = res
-    this.#response = new ClientResponse(context, connection, req, res)
     res.owner = this
+  }
+
+  get client(): string {
+    return this.#request.client
   }
 
   start(): void {
@@ -71,23 +85,30 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
     if (refusal === undefined) return
     this.#state = 'over'
     if (refusal === 'nothing') {
-      this.#res.sendWhole({ status: 204, reason: 'No Content', headers: this.#response.closing(), body: '' })
-    } else this.#response.reply('refused', refusal, this.#response.closing(refusal.close))
+      this.#res.sendWhole({ status: 204, reason: 'No Content', headers: this.#closing(), body: '' })
+    } else {
+      sendReply(this.#res, refusal, refusal.close ? closeAfter(this.#connection) : this.#closing())
+      this.#res.limitFlush(this.#context.flush)
+    }
     this.#res.readRest()
+  }
+
+  #closing(): readonly string[] {
+    return closing(this.#connection, this.#context)
   }
 
   /** @returns `nothing`: no page waits there, and the client need not ask again */
   #open(): Reply | 'nothing' | undefined {
-    const facts = readRequest(this.req)
+    const facts = readRequest(this.#request.req)
     if (facts instanceof Refusal) return facts
-    if (this.connection.excess) return TOO_MANY_CONNECTIONS
-    if (this.context.draining) return SHUTTING_DOWN
+    if (this.#connection.excess) return TOO_MANY_CONNECTIONS
+    if (this.#context.draining) return SHUTTING_DOWN
     if (facts.method !== 'GET') return NOT_GET
     if (!isOfSite(facts)) return NOT_OURS
     const target = new URLSearchParams(facts.target.slice(STREAM_PATH.length)).get('for')
     if (target === null || !TARGET.test(target)) return NO_TARGET
-    this.facts = { ...facts, target, path: matchingPath(target) }
-    const { pageStreams } = this.context
+    this.#request.facts = { ...facts, target, path: matchingPath(target) }
+    const { pageStreams } = this.#context
     if (!pageStreams.hasRoomFor(this.client)) return TOO_MANY
     this.#awaited = this.#await()
     if (this.#awaited === undefined) return 'nothing'
@@ -97,24 +118,23 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
     return undefined
   }
 
-  /** Undefined: no page is shown there. */
   #await(): Awaited | undefined {
-    const route = this.context.routes.find(each => each.settings.gate === undefined && each.matches(this))
+    const route = this.#context.routes.find(each => each.settings.gate === undefined && each.matches(this.#request))
     if (route?.page === undefined || route.settings.dryRun) return undefined
-    const arrival = this.arrivalAt(route)
+    const arrival = this.#request.arrivalAt(route)
     return arrival instanceof Refusal ? undefined : { route, arrival }
   }
 
   #begin(): void {
-    const headers = [...HEADERS, 'Date', httpDate(), ...this.#response.closing()]
+    const headers = [...HEADERS, 'Date', httpDate(), ...this.#closing()]
     this.#res.start({ status: 200, reason: 'OK', headers, length: undefined, ahead: AHEAD, client: this.client })
     this.#res.readRest()
     this.#write('retry: 2000\n\n')
   }
 
   ask(): Comeback | undefined {
-    const { shaper, clock } = this.context
-    const { prospects } = this
+    const { shaper, clock } = this.#context
+    const { prospects } = this.#request
     const { route, arrival: asked } = this.#awaited!
     const { maxWait, mode } = route.settings
     const now = clock.now()
@@ -123,7 +143,7 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
       ...asked,
       patience,
       // As with a browser's request: its address stands for the ticket.
-      ...(route.settings.appointments && { appointment: { claim: shaper.bookingOf(asked, this.client) } }),
+      ...(route.settings.appointments && { appointment: { redeems: shaper.bookingOf(asked, this.client) } }),
     }
     const shaped = mode === 'shape' ? mode : 'meter'
     const found = shaper.askAgain(arrival, shaped, maxWait)
@@ -135,7 +155,7 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
       rejection = promised
     }
     // What a store answers later is known when the page asks again.
-    if (!isGivenUp) tellPromised(this.context, route, { arrival, rejection, maxWait, tell })
+    if (!isGivenUp) tellPromised(this.#context.shaper, route, { arrival, rejection, maxWait, tell })
     const until = Math.max(rejection.retryAfterMs ?? RETRY_SOON_MS, isGivenUp ? prospects!.untilLook(now) : 0)
     return comebackOf(arrival, rejection, until, { now, mode: shaped, maxWait: Math.min(maxWait, patience) })
   }
@@ -162,43 +182,37 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
     if (this.#state !== 'open') return
     this.#end()
     // It would only be told that the server shuts down.
-    if (this.context.draining) this.connection.last()
+    if (this.#context.draining) this.#connection.last()
     if (this.#isBehind) this.#res.cut()
     else this.#res.complete([])
   }
 
-  /** Its page is gone. */
-  abandon(): void {
-    if (this.#state === 'open') this.context.pageStreams.drop(this)
-    this.#end()
-  }
-
-  cutOff(): void {
-    if (this.#state === 'open') this.context.pageStreams.drop(this)
-    this.close()
+  end(why: 'hang-up' | 'shutdown'): void {
+    if (this.#state === 'open') this.#context.pageStreams.drop(this)
+    if (why === 'shutdown') this.close()
+    else this.#end()
   }
 
   #end(): void {
     this.#state = 'over'
-    for (const bucket of this.#awaited?.arrival.stack ?? []) this.context.bucketTable.rest(bucket)
+    for (const bucket of this.#awaited?.arrival.stack ?? []) this.#context.bucketTable.rest(bucket)
     this.#awaited = undefined
   }
 
   onMalformed(reply: Reply): void {
     if (this.#state === 'arrived') this.#malformed = reply
-    else this.connection.hangUp()
+    else this.#connection.hangUp()
   }
 
   takenTooSlowly(): void {
-    this.abandon()
+    this.end('hang-up')
   }
 
-  finished(): void {
-    this.connection.done()
+  answerSent(): void {
+    this.#connection.done()
   }
 }
 
-/** Whether a request is from a page of the site itself, as far as the browser tells. */
 function isOfSite({ rawHeaders, host }: RequestFacts): boolean {
   const site = headerValue(rawHeaders, 'sec-fetch-site')
   if (site !== undefined) return site === 'same-origin' || site === 'none'

@@ -2,13 +2,18 @@
  * Whether the client of a request will still be there for its answer: by the time that it has named, by its route's
  * `patience`, or by what is learnt of clients (core/patience).
  */
+
 import { timeUntilFit } from '../../core/admission/decide.js'
 import { predictedWait } from '../../core/admission/predicted-wait.js'
 import { ONE_IN } from '../../core/patience/patience.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
+import { costAt } from '../../core/queue/lane.js'
+import { findLane } from '../../core/queue/tree.js'
 import type { Arrival } from '../../core/shaper.js'
+import { slackOf } from '../../decider/costs.js'
+import type { ClientRequest } from '../http/client.js'
 import type { RequestFacts } from '../http/request.js'
-import type { Outlook } from '../observe/observer.js'
-import type { Expectation } from '../routing/explain-header.js'
+import type { GivenUp, Outlook } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
 /** So many requests may wait where the wait of a newcomer is told exactly. Looking ahead of them takes a fraction of a ms. */
@@ -24,14 +29,12 @@ export class Prospects {
   /** It is sent to see how long answers take now. */
   #isSentToLook = false
 
-  /** @param deadline ms since its arrival. Undefined: that is learnt */
   constructor(route: Route, client: string, deadline: number | undefined) {
     this.#route = route
     this.#client = client
     this.#deadline = deadline
   }
 
-  /** ms from its release to the head of its answer, as far as is known. */
   get serviceTime(): number {
     return this.#route.waits.service.of(this.#client)
   }
@@ -55,7 +58,6 @@ export class Prospects {
     return this.#deadline === undefined || this.#isSentToLook ? Infinity : this.#deadline - this.serviceTime
   }
 
-  /** @param waited ms */
   isLost(waited: number, now: number): boolean {
     if (this.#isSentToLook || this.#trial === 'proven') return false
     if (this.#deadline !== undefined) return waited + this.serviceTime > this.#deadline
@@ -63,16 +65,12 @@ export class Prospects {
     return patience.isLost(this.#client, waited, () => waited + this.serviceTime, now)
   }
 
-  /**
-   * It is to be sent away. True: it is sent all the same, because answers alone take longer than its client waits and there was
-   * none for a while.
-   */
+  /** True: it is sent although it is lost, to see how long answers take now. There was none for a while. */
   sendToLook(now: number): boolean {
     this.#isSentToLook = this.longestWait(now) < 0 && this.#route.waits.service.look(now)
     return this.#isSentToLook
   }
 
-  /** It is to be sent away. After `trial` it waits on. */
   sendAway(waited: number, now: number): 'lost' | 'trial' {
     if (this.#deadline !== undefined) return 'lost'
     if (this.#trial === 'waits' || this.#route.waits.patience.sendAway(this.#client, waited, now) === 'trial') {
@@ -87,22 +85,15 @@ export class Prospects {
     return this.#route.waits.patience.trialUntil(waited + this.serviceTime)
   }
 
-  /** Its client has waited on. */
   proven(): void {
     this.#trial = 'proven'
   }
 
-  /** Its client has left before an answer. */
   left(waited: number, now: number): void {
     if (this.#deadline === undefined) this.#route.waits.patience.left(this.#client, waited, now, this.#weight)
   }
 
-  /**
-   * The head of its answer has come.
-   *
-   * @param service ms since its release
-   * @returns whether answers take longer now, so that requests like it are lost earlier
-   */
+  /** The head of its answer has come, `service` ms after its release. @returns whether answers take longer now */
   answered(waited: number, service: number, now: number): boolean {
     const { patience, service: times } = this.#route.waits
     if (this.#isSentToLook && service <= (this.#deadline ?? patience.longest(this.#client, now))) times.forget()
@@ -135,20 +126,21 @@ export class Prospects {
   }
 }
 
-/** A request that may wait. */
 interface WaitingRequest {
   readonly facts: RequestFacts
   readonly client: string
+  readonly req?: Pick<ClientRequest, 'stored'>
 }
 
 /** Undefined: a request on this route is not given up for its client's patience. */
 export function prospectsOf(
-  { facts, client }: WaitingRequest,
+  { facts, client, req }: WaitingRequest,
   route: Route,
   isTrusted: () => boolean,
 ): Prospects | undefined {
   const { mode, patience, dryRun } = route.settings
-  if (mode !== 'shape' || patience === 'none') return undefined
+  // Nobody waits for the answer to a stored request.
+  if (mode !== 'shape' || patience === 'none' || req?.stored !== undefined) return undefined
   const deadline = deadlineOf(facts, patience, isTrusted)
   // Nobody waits in a dry run, so nothing is learnt.
   return dryRun && deadline === undefined ? undefined : new Prospects(route, client, deadline)
@@ -180,4 +172,55 @@ export function expectationOf(
     predicted: Math.max(0, predictedWait(arrival, now, lane.gate.pausedFor(now), LOOKED_AHEAD)),
     outlook: prospects?.outlook(0, now),
   }
+}
+
+/** @param wait in ms, in the end @returns the value of `Shaper-Explain` */
+export type Explanation = (wait: number, givenUp?: GivenUp) => string
+
+export interface Expectation {
+  /** How long it would wait, in ms. */
+  readonly predicted: number
+  /** Undefined: no request of its route is given up. */
+  readonly outlook: Outlook | undefined
+}
+
+/**
+ * Why a request is delayed or rejected, seen at its arrival, as a structured field (RFC 9651):
+ * `"client";position=3;wait=412.5;cost=1;predicted=400.0;service=80.0;patience=2000.0;source=learnt`. It names the bucket that takes
+ * longest to drain, how many are ahead in its lane, the wait in ms and the cost in that bucket. Where it may wait: the predicted
+ * wait, the upstream's time to answer and the client's patience. What is not known is left out, and so is the usual priority.
+ */
+export function explainHeader(arrival: Arrival, now: number, expected?: Expectation): Explanation {
+  const { stack, priority } = arrival
+  const position = findLane(arrival)?.tickets.size ?? 0
+  let decides = stack[0]
+  let decisive = costAt(arrival, 0)
+  let longest = 0
+  for (const [place, bucket] of stack.entries()) {
+    const { limits } = bucket
+    const cost = costAt(arrival, place)
+    const before = bucket.level(now) + cost - Math.min(cost, limits.capacity) - slackOf(limits, cost)
+    const wait = before / limits.rate
+    const full = bucket.excess(cost, now) > 0 ? Infinity : wait
+    if (full <= longest) continue
+    longest = full
+    decides = bucket
+    decisive = cost
+  }
+  const predicted = expected === undefined ? '' : `;predicted=${expected.predicted.toFixed(1)}`
+  return (wait, givenUp) =>
+    `"${decides?.limits.name ?? ''}";position=${position};wait=${wait.toFixed(1)};cost=${Number(decisive.toFixed(3))}` +
+    (priority === undefined || priority === DEFAULT_PRIORITY ? '' : `;priority=${priority}`) +
+    predicted +
+    textOf(givenUp ?? expected?.outlook) +
+    (givenUp === undefined ? '' : `;given-up=${givenUp.at}`)
+}
+
+function textOf(outlook: Outlook | undefined): string {
+  if (outlook === undefined) return ''
+  const { patience, source, service } = outlook
+  return (
+    (service > 0 ? `;service=${service.toFixed(1)}` : '') +
+    (Number.isFinite(patience) ? `;patience=${patience.toFixed(1)};source=${source}` : '')
+  )
 }

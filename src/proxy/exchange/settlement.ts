@@ -12,25 +12,16 @@
 import type { Demand, SharedBucket } from '../../core/queue/lane.js'
 import { type AnswerNumbers, findInAnswer, type Numbers } from '../../http/figures/answer-numbers.js'
 import type { ProxyContext } from '../context.js'
-import { joinedFields } from '../http1/fields.js'
+import { joinedFields } from '../http/fields.js'
 import type { Settled, SettledBy } from '../observe/observer.js'
 import type { BucketCosts } from '../routing/bucket-costs.js'
 
 const NOTHING: Numbers = []
 
-/** The first of the statuses that say that the client has to ask otherwise, and the first behind them. */
-const CLIENT_ERROR = 400
-const SERVER_ERROR = 500
-const UNAVAILABLE = 503
-
-/** A request that passes its buckets. */
 export interface SettledRequest {
   readonly stack: readonly SharedBucket[]
-  /** What is reserved, by bucket. */
   readonly costs: readonly number[] | undefined
-  /** Tells its buckets. */
   correct(differences: Demand): void
-  /** What it cost is known, or will not be. */
   onSettled(costs: Settled | undefined, by: SettledBy): void
 }
 
@@ -40,7 +31,6 @@ export class Settlement {
   readonly #request: SettledRequest
   #numbers: AnswerNumbers | undefined
   #state: 'open' | 'reading' | 'over' = 'open'
-  /** Instances that are held until it is over. */
   #held: readonly SharedBucket[] | undefined
 
   constructor(context: ProxyContext, costs: BucketCosts, request: SettledRequest) {
@@ -49,7 +39,6 @@ export class Settlement {
     this.#request = request
   }
 
-  /** Its answer has come and is still inflated. */
   get isReading(): boolean {
     return this.#state === 'reading'
   }
@@ -60,7 +49,6 @@ export class Settlement {
     return this.#numbers
   }
 
-  /** An answer has come whole. */
   answered(status: number): void {
     if (this.#state !== 'open') return
     this.#state = 'reading'
@@ -69,7 +57,6 @@ export class Settlement {
     if (this.#state === 'reading') this.#hold()
   }
 
-  /** The request was not served. */
   unserved(next: 'sent-again' | 'over'): void {
     if (this.#state !== 'open') return
     if (next === 'over') this.#state = 'over'
@@ -123,7 +110,6 @@ export class Settlement {
   }
 }
 
-/** Whether an answer with this status says that its request was not served. */
 export function isUnserved(status: number): boolean {
-  return (status >= CLIENT_ERROR && status < SERVER_ERROR) || status === UNAVAILABLE
+  return (status >= 400 && status < 500) || status === 503
 }

@@ -1,7 +1,8 @@
 import { BlockList, isIP, type Socket } from 'node:net'
+import type { TLSSocket } from 'node:tls'
 import ipaddr from 'ipaddr.js'
 import { ownValue } from '../../core/structures/own-value.js'
-import { ipv4Inside, ipv6Network } from '../../http/ipv6-network.js'
+import { ipv4Inside, ipv6Network } from '../../http/matching/address-ranges.js'
 
 const NAMED_NETWORKS: Record<string, readonly string[]> = {
   loopback: ['127.0.0.0/8', '::1/128'],
@@ -9,19 +10,14 @@ const NAMED_NETWORKS: Record<string, readonly string[]> = {
   uniquelocal: ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'],
 }
 
-/** Most entries of X-Forwarded-For that are read. */
 const MAX_HOPS = 100
 
-/**
- * Reads an address as proxies write it: with brackets, a port, a zone, or as IPv4 mapped into IPv6. Undefined: it is no
- * address.
- */
+/** Reads an address as proxies write it: in brackets, with a port or a zone, as IPv4 in IPv6. Undefined: it is none. */
 export function readAddress(text: string): string | undefined {
   const address = bareAddress(text)
   return address === undefined ? undefined : canonical(address)
 }
 
-/** The address without brackets, port and zone. */
 function bareAddress(text: string): string | undefined {
   let address = text.trim()
   const bracketed = /^\[([^\]]*)\](?::\d+)?$/.exec(address)
@@ -49,24 +45,47 @@ export function addressKey(address: string, prefix = 64): string {
   return ipv4Inside(parts) ?? ipv6Network(parts, prefix)
 }
 
-/** The other end of a connection. */
 export interface PeerAddress {
-  /** Its address. */
   readonly peer: string
-  /** Its key `ip`. */
   readonly peerKey: string
+  /** The SHA-256 fingerprint of its certificate, 64 hex digits. Undefined: it needs none. */
+  readonly certificate: string | undefined
+}
+
+type PeerSocket = Pick<Socket, 'remoteAddress'> & Partial<Pick<TLSSocket, 'authorized' | 'getPeerX509Certificate'>>
+
+/** Addresses of clients by the socket of their balancer. */
+const named = new WeakMap<object, string>()
+
+/** @param address of the client of a connection, as the balancer before us says */
+export function nameClient(socket: Socket, address: string): void {
+  named.set(socket, address)
+}
+
+/** Stands for the address of all clients of a Unix socket. */
+export const UNIX = 'unix'
+
+export function unixPeerOf(socket: PeerSocket): PeerAddress {
+  return { peer: UNIX, peerKey: UNIX, certificate: certificateOf(socket) }
 }
 
 /** @returns undefined: it has reset the connection before it was accepted. Nobody is there, and nobody knows who it was */
-export function peerOf({ remoteAddress }: Pick<Socket, 'remoteAddress'>): PeerAddress | undefined {
-  const peer = remoteAddress === undefined ? undefined : readAddress(remoteAddress)
-  return peer === undefined ? undefined : { peer, peerKey: addressKey(peer) }
+export function peerOf(socket: PeerSocket): PeerAddress | undefined {
+  // Node does not declare the socket below TLS. Tested with Node 20.
+  const { remoteAddress, _parent: below } = socket as PeerSocket & { readonly _parent?: Socket }
+  const peer = remoteAddress === undefined ? undefined : readAddress(named.get(below ?? socket) ?? remoteAddress)
+  if (peer === undefined) return undefined
+  return { peer, peerKey: addressKey(peer), certificate: certificateOf(socket) }
+}
+
+function certificateOf(socket: PeerSocket): string | undefined {
+  const certificate = socket.authorized ? socket.getPeerX509Certificate?.() : undefined
+  return certificate?.fingerprint256.replaceAll(':', '').toLowerCase()
 }
 
 /** Whether the hop at `distance` (0: the peer itself) may name the hop before it. */
 export type Trust = (address: string, distance: number) => boolean
 
-/** @param setting `trustProxy` of the configuration */
 export function createTrust(setting: boolean | number | readonly string[]): Trust {
   if (typeof setting === 'boolean') return () => setting
   if (typeof setting === 'number') return (_address, distance) => distance < setting
@@ -77,7 +96,9 @@ export function createTrust(setting: boolean | number | readonly string[]): Trus
     if (prefix === undefined) trusted.addAddress(address, family)
     else trusted.addSubnet(address, Number(prefix), family)
   }
-  return address => trusted.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4')
+  // A client of a Unix socket is on this machine.
+  const trustsUnix = setting.includes('loopback')
+  return address => (address === UNIX ? trustsUnix : trusted.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4'))
 }
 
 /**

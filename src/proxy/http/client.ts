@@ -1,37 +1,54 @@
 /** What an exchange knows of its client. The server for clients implements it (`proxy/client`). */
-import type { Deadlines } from '../deadlines.js'
-import type { UploadBody } from '../http1/upload.js'
 
-/** A request as it comes. */
+import type { Socket } from 'node:net'
+import type { Readable } from 'node:stream'
+import type { QueuedBucket } from '../../core/bucket/queued-bucket.js'
+import type { Deadlines } from '../deadlines.js'
+import type { Outcome } from '../observe/observer.js'
+import type { PeerAddress } from './client-address.js'
+
 export interface ClientRequest {
   readonly method: string
-  /** The target, as it came. */
   readonly url: string
-  /** The second number of HTTP/1.x. */
   readonly httpVersionMinor: 0 | 1
-  /** Names and values in turn, as they came. */
   readonly rawHeaders: readonly string[]
-  /** All of it has come. */
   readonly complete: boolean
-  /** It came over HTTP/2. */
   readonly isHttp2?: true
   /** It has a body whose length no header tells, nor that there is one, as over HTTP/2. */
   readonly unsized?: boolean
+  /** It was stored, and is sent in its turn now. Absent: its client waits for the answer. */
+  readonly stored?: StoredRequest
+}
+
+/** A request that was accepted to be sent later (src/deliver). */
+export interface StoredRequest {
+  readonly route: string
+  /** What its token said when it was accepted. */
+  readonly claims: ReadonlyMap<string, string>
+  /** Whether it may still be sent. Asked at its release. */
+  mayLeave(): boolean
+  sent(): void
+  /** @param isTried it was sent, or could not be sent to its upstream */
+  ended(outcome: Outcome, fate: 'tried' | 'untried'): void
+}
+
+export interface UploadBody extends Readable {
+  /** The connection has taken this many bytes that were read before, or it never will. */
+  written?(bytes: number): void
+  /** It may have to be sent again: keeps what is about to be read, if all of it has come. */
+  keep?(): void
+  forget?(): void
 }
 
 /** The body of a request on its way to the upstream. It is read from the client only as fast as it is taken. */
 export interface RequestBody extends UploadBody {
   /** The upstream does not take what has come. */
   readonly held: boolean
-  /** Called when bytes have come from the client, and when the upstream's connection has taken some. */
   onProgress: () => void
-  /** All of it has come. */
   readonly whole: boolean
   /** All of it has come, or no more is read before some is taken. */
   readonly ready: boolean
-  /** Called when it becomes ready. */
   onReady: () => void
-  /** Reads up to this many bytes before any are taken. */
   buffer(bytes: number): void
   /** What has come and was not taken, to be looked at only. */
   readonly pieces: readonly Uint8Array[]
@@ -46,21 +63,16 @@ export interface RequestBody extends UploadBody {
   again(): RequestBody | undefined
 }
 
-/** The head of an answer that is passed on. */
 export interface AnswerHead {
   readonly status: number
   readonly reason: string
-  /** Names and values in turn. */
   readonly headers: readonly string[]
   /** Bytes of the body. 0: there is none, whatever the headers say. Undefined: its end is not known yet. */
   readonly length: number | undefined
-  /** Bytes that may be read ahead of the client. */
   readonly ahead: number
-  /** The client, whose share of the buffers counts. */
   readonly client: string
 }
 
-/** An answer with a known length. */
 export interface WholeAnswer {
   readonly status: number
   readonly reason: string
@@ -70,10 +82,30 @@ export interface WholeAnswer {
   readonly body: string
 }
 
-/** Hears when an answer is over. */
+export interface RenderedPage {
+  /** One character for each byte of UTF-8. */
+  readonly html: string
+  readonly headers: readonly string[]
+}
+
+/** An answer of our own: a problem document (RFC 9457), or a page. */
+export interface Reply {
+  readonly status: number
+  readonly detail: string
+  /** The buckets that rejected the request. */
+  readonly violated?: readonly QueuedBucket[]
+  readonly retryAfterMs?: number | undefined
+  readonly headers?: readonly string[]
+  readonly close?: boolean
+  /** Takes the place of the problem document. */
+  readonly page?: RenderedPage
+  /** It is not for what the client did: what is needed to serve it is away. */
+  readonly outage?: boolean
+}
+
 export interface AnswerOwner {
   /** The socket has taken all of it. Called once. */
-  finished(): void
+  answerSent(): void
   /** The client takes less of it than `limits.minBodyRate`. Its connection ends next. */
   takenTooSlowly(): void
 }
@@ -88,18 +120,9 @@ export interface ClientAnswer {
   readonly taken: number
   /** Runs once when the client takes more again. To be called after `data` has returned false. */
   onceDrained(run: () => void): void
-  /**
-   * The body of the request, for one reader.
-   *
-   * @param client whose share of the buffers it counts in
-   */
+  /** The body of the request, for one reader. @param client whose share of the buffers it counts in */
   openBody(client: string): RequestBody
   writeContinue(): void
-  /**
-   * Sends a 103 (RFC 8297), unless the client has unread data: it must not pile up.
-   *
-   * @param fields names and values in turn
-   */
   earlyHints(fields: readonly string[]): void
   /** Sends and ends an answer of our own, with a `Date`. Nothing has been sent before. */
   sendWhole(answer: WholeAnswer): void
@@ -107,19 +130,11 @@ export interface ClientAnswer {
   limitFlush(deadlines: Deadlines): void
   /** Begins an answer that is passed on. The head waits a moment for a body, so that one write carries both. */
   start(head: AnswerHead): void
-  /**
-   * Sends part of the body. The bytes are copied or sent before it returns.
-   *
-   * @returns false if the client takes less than it is sent
-   */
+  /** Sends part of the body, or copies it. @returns false if the client takes less than it is sent */
   data(buffer: Buffer, from: number, to: number): boolean
   /** @param trailers names and values in turn; sent only if the body goes out in chunks */
   complete(trailers: readonly string[]): void
-  /**
-   * Takes a started answer back.
-   *
-   * @returns false if part of it may have left
-   */
+  /** Takes a started answer back. @returns false if part of it may have left */
   recall(): boolean
   /**
    * Ends the connection in the middle of an answer. The client cannot take what it has for a whole one.
@@ -128,9 +143,52 @@ export interface ClientAnswer {
    *   Over HTTP/1.0 it always is, because only a broken connection tells that the answer is not whole
    */
   cut(flush?: Deadlines): void
-  /**
-   * Reads what the client still sends of its request. Unread bytes would hide its next request, and closing with unread
-   * bytes would cost it this answer.
-   */
+  /** Reads what the client still sends. Unread bytes would hide its next request, and a close could cost it this answer. */
   readRest(): void
+}
+
+export interface OpenConnection extends PeerAddress {
+  readonly socket: Socket
+  /** There are too many connections: its requests are answered 503. */
+  excess: boolean
+  readonly requests: readonly PipelinedRequest[]
+  /** No further request is taken. */
+  last(): void
+  /** The server drains: it closes after its current request. Without one it closes soon, unless another one comes. */
+  leave(): void
+  /** Closes it if it has no request, or has only part of one. */
+  endUnused(): void
+}
+
+/** Where a request comes from: a connection of HTTP/1.1, which handles one at a time, or a stream of HTTP/2. */
+export interface ClientConnection extends PeerAddress {
+  readonly socket: Socket
+  readonly encrypted: boolean
+  readonly excess: boolean
+  /** Some of what the client sent is unread and may hide a hang-up. */
+  readonly unread: boolean
+  /** Nothing that has come waits behind the current request. */
+  readonly alone: boolean
+  readonly full: boolean
+  /** The current request was sent before the one ahead of it had its answer. */
+  readonly isAhead: boolean
+  /** Counts the head of the current request in the buffers of its client. False: that holds too much. Over HTTP/2 only. */
+  holdHead?(client: string): boolean
+  /** The current answer is the last one. */
+  last(): void
+  /** The current request has been answered: the next may start. */
+  done(): void
+  /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
+  endConnection(): void
+  /** Ends it, and gives up its request. */
+  hangUp(): void
+}
+
+export interface PipelinedRequest {
+  readonly inFlight: boolean
+  start(): void
+  /** Ends it wherever it is: its client has hung up, or the server stops now. */
+  end(why: 'hang-up' | 'shutdown'): void
+  /** The rest of the request is malformed. @param reply the answer, unless it has one already */
+  onMalformed(reply: Reply): void
 }

@@ -1,14 +1,13 @@
 /** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
 
-import { isNamed } from '../http1/fields.js'
-import type { LookAlikes } from '../http1/look-alikes.js'
-import { NameSet } from '../http1/name-set.js'
-import { HOP_BY_HOP, isHopByHop, withNamed } from './hop-by-hop.js'
+import { randomBytes } from 'node:crypto'
+import type { ClientRequest } from './client.js'
+import { UNIX } from './client-address.js'
+import { HOP_BY_HOP, isHopByHop, isNamed, type LookAlikes, NameSet, withNamed } from './fields.js'
 import { firstLine, type RequestFacts } from './request.js'
 
 /** Request headers that are also replaced or dropped: Host goes first, we answer Expect, trailers are dropped. */
 const REPLACED = ['host', 'expect', 'trailer', 'http2-settings']
-
 const NOT_UPSTREAM = new NameSet([...HOP_BY_HOP, ...REPLACED, 'x-forwarded-proto', 'x-forwarded-host'])
 /** Where X-Forwarded-* do not tell of the client. */
 const NOT_UNTOLD = new NameSet([...HOP_BY_HOP, ...REPLACED])
@@ -16,16 +15,13 @@ const NOT_UNTOLD = new NameSet([...HOP_BY_HOP, ...REPLACED])
 const TICKET = 'shaper-ticket'
 const CHANGED_UPSTREAM = new NameSet(['x-forwarded-for', 'max-forwards', 'content-length'])
 
-/** The direct peer, and whether it may name other hops. */
-export interface Peer {
+interface Peer {
   readonly address: string
   readonly trusted: boolean
   readonly encrypted: boolean
 }
 
-/** What a route and its upstream require of the headers. */
-export interface HeaderRules {
-  /** The Host header. */
+interface HeaderRules {
   readonly host: string | undefined
   /** The value to add to `Via`; undefined: none. */
   readonly via: string | undefined
@@ -35,7 +31,6 @@ export interface HeaderRules {
   readonly lookAlikes: LookAlikes
   /** Whether it hands out tickets. They are not passed on. */
   readonly appointments: boolean
-  /** Whether X-Forwarded-* tell of the client. If not, those that it sends pass unchanged. */
   readonly forwarded: boolean
 }
 
@@ -63,7 +58,6 @@ function isWithheld(name: string, { lookAlikes, appointments }: HeaderRules): bo
   return lookAlikes.has(name) || (appointments && isNamed(name, TICKET))
 }
 
-/** The value of a header that is not passed on as it came. */
 function valueTowards(lower: string, { maxForwards, contentLength }: RequestFacts): string | undefined {
   if (lower === 'max-forwards' && maxForwards !== undefined) return String(maxForwards - 1)
   // Leading zeros could be read differently.
@@ -77,27 +71,21 @@ function isRemoved(lower: string, connection: ReadonlySet<string>, kept: Readonl
 
 /**
  * Adds the address of the client, and the scheme and the host that it asked for. Only a trusted peer may name others than its
- * own.
+ * own. A Unix socket tells of no address, so what a trusted one names stays as it is.
  *
  * @param known the index of X-Forwarded-For among the headers; -1: there is none
  */
 function addForwarded(headers: string[], known: number, facts: RequestFacts, peer: Peer): void {
   const { address, trusted, encrypted } = peer
   if (known < 0) headers.push('X-Forwarded-For', address)
-  else headers[known] = `${headers[known]}, ${address}`
+  else if (address !== UNIX || !trusted) headers[known] = `${headers[known]}, ${address}`
   const scheme = encrypted ? 'https' : 'http'
   headers.push('X-Forwarded-Proto', (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-proto') : undefined) ?? scheme)
   const host = (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-host') : undefined) ?? facts.host
   if (host !== undefined) headers.push('X-Forwarded-Host', host)
 }
 
-/**
- * Headers for the client.
- *
- * @param fields those of the upstream, names and values in turn
- * @param status of the answer
- * @param body whether it may be sent in chunks; only chunked bodies can have trailers
- */
+/** Headers for the client. @param fields the upstream's @param body whether it may be sent in chunks. Only then it may have trailers */
 export function clientHeaders(fields: readonly string[], status: number, body: 'chunkable' | 'unchunked'): string[] {
   const headers: string[] = []
   const unsized = isUnsized(status)
@@ -121,4 +109,36 @@ export function clientHeaders(fields: readonly string[], status: number, body: '
 /** RFC 9110 8.6: such an answer has no Content-Length. */
 function isUnsized(status: number): boolean {
   return status < 200 || status === 204
+}
+
+export function createId(): string {
+  return randomBytes(3).toString('hex')
+}
+
+/** What this program adds to `Via` (RFC 9110 7.6.3). A request that already has it has come back in a loop. */
+export class Via {
+  readonly #comment: string
+  readonly #current: string
+  readonly #old: string
+  readonly #http2: string
+
+  constructor(id: string) {
+    this.#comment = `(${id})`
+    this.#current = `1.1 shaper ${this.#comment}`
+    this.#old = `1.0 shaper ${this.#comment}`
+    this.#http2 = `2.0 shaper ${this.#comment}`
+  }
+
+  value({ isHttp2, httpVersionMinor }: ClientRequest): string {
+    if (isHttp2) return this.#http2
+    return httpVersionMinor === 0 ? this.#old : this.#current
+  }
+
+  isIn(values: string): boolean {
+    if (!values.includes(this.#comment)) return false
+    return values.split(',').some(part => {
+      const hop = part.trim()
+      return hop === this.#current || hop === this.#http2 || hop === this.#old
+    })
+  }
 }

@@ -4,12 +4,9 @@
  */
 import { ownValue } from '../../core/structures/own-value.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
-import { isNamed } from '../http1/fields.js'
-import { NameSet } from '../http1/name-set.js'
 import type { ClientRequest } from './client.js'
-import { withNamed } from './hop-by-hop.js'
+import { isNamed, NameSet, withNamed } from './fields.js'
 
-/** Most options that Connection may list. */
 const MAX_OPTIONS = 64
 
 /** The reason to refuse a request before any bucket. `close`: the framing is in doubt, so the connection closes. */
@@ -29,24 +26,18 @@ export class Refusal {
 export interface Destination {
   readonly form: 'connect' | 'absolute' | 'path'
   readonly scheme: 'http' | 'https'
-  /** As the client wrote it. */
   readonly authority: string
   readonly rawHeaders: readonly string[]
-  /** The Host header. */
   readonly host: string | undefined
-  /** It came over TLS. */
   readonly encrypted: boolean
 }
 
-/** Finds the origin, as in a URL, of a destination. */
 export interface EgressReader {
   find(destination: Destination): string | Refusal
 }
 
-/** How a request is read where it says itself where it goes. */
-export interface EgressReading {
+interface EgressReading {
   readonly reader: EgressReader
-  /** The connection of the client is. */
   readonly encrypted: boolean
 }
 
@@ -54,17 +45,13 @@ export interface RequestFacts {
   readonly method: string
   /** The origin that it goes to, as in a URL. Undefined: the route decides. */
   readonly origin: string | undefined
-  /** HTTP/1.0. */
   readonly oldHttp: boolean
   /** Origin-form, byte for byte as it is sent upstream. With CONNECT the authority. */
   readonly target: string
-  /**
-   * The path for matching: without query, with unreserved characters decoded, without dot segments and double slashes.
-   */
+  /** The path for matching: without query, with unreserved characters decoded, without dot segments and double slashes. */
   readonly path: string
   /** The authority that the client named; undefined only with HTTP/1.0. */
   readonly host: string | undefined
-  /** Names and values in turn, as they came. */
   readonly rawHeaders: readonly string[]
   /** Lower-case names of the headers that Connection removes. */
   readonly connection: ReadonlySet<string> | undefined
@@ -84,28 +71,15 @@ export interface RequestFacts {
   readonly expectedTimeout: number | undefined
 }
 
-/** The form of an authority. */
 export const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
 const ABSOLUTE_FORM = /^(https?):\/\/([^/?#]*)(.*)$/i
 /** The path of a request to a base URL such as `http://127.0.0.1:8080/https/api.example.com`. */
 const BASE_URL = /^\/(https?)\/([^/?#]*)(.*)$/
 const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
-/** The headers that become facts. */
 const READ = new NameSet([
-  'host',
-  'connection',
-  'content-length',
-  'transfer-encoding',
-  'expect',
-  'max-forwards',
-  'prefer',
-  'grpc-timeout',
-  'x-envoy-expected-rq-timeout-ms',
-  'via',
-  'x-forwarded-for',
-  'content_length',
-  'transfer_encoding',
+  ...['host', 'connection', 'content-length', 'transfer-encoding', 'content_length', 'transfer_encoding'],
+  ...['expect', 'max-forwards', 'prefer', 'grpc-timeout', 'x-envoy-expected-rq-timeout-ms', 'via', 'x-forwarded-for'],
 ])
 
 /** Nothing is ever added to it. */
@@ -182,7 +156,7 @@ class RequestHead implements RequestFacts {
         this.#expectOther ||= !this.expectContinue
         break
       case 'max-forwards':
-        this.#readMaxForwards(value)
+        if (/^(?:OPTIONS|TRACE)$/.test(this.method) && /^\d{1,9}$/.test(value)) this.maxForwards = Number(value)
         break
       case 'prefer':
         this.preferWait ??= waitPreferred(value)
@@ -206,12 +180,6 @@ class RequestHead implements RequestFacts {
   #readConnection(listed: readonly string[]): void {
     this.#options += listed.length
     if (this.#options <= MAX_OPTIONS) this.connection = withNamed(this.connection, listed)
-  }
-
-  #readMaxForwards(value: string): void {
-    if ((this.method === 'OPTIONS' || this.method === 'TRACE') && /^\d{1,9}$/.test(value)) {
-      this.maxForwards = Number(value)
-    }
   }
 
   checkFraming(): Refusal | undefined {
@@ -290,7 +258,6 @@ class RequestHead implements RequestFacts {
 }
 
 interface Asked extends Pick<Destination, 'form' | 'scheme' | 'authority'> {
-  /** What follows the authority. */
   readonly rest: string
 }
 
@@ -336,13 +303,11 @@ export function firstLine(rawHeaders: readonly string[], lowerName: string): str
   return at < 0 ? undefined : rawHeaders[at + 1]!
 }
 
-/** Whether a header has more than one line. */
 export function hasSeveralLines(rawHeaders: readonly string[], lowerName: string): boolean {
   const first = nextLine(rawHeaders, lowerName, 0)
   return first >= 0 && nextLine(rawHeaders, lowerName, first + 2) >= 0
 }
 
-/** The index of a header's next line; -1: there is none. */
 function nextLine(rawHeaders: readonly string[], lowerName: string, from: number): number {
   for (let at = from; at < rawHeaders.length; at += 2) {
     if (isNamed(rawHeaders[at]!, lowerName)) return at

@@ -1,15 +1,28 @@
 import type { PresentRate } from '../../config/schedule.js'
-import type { Override } from '../../core/board.js'
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Limited } from '../../http/quota/quota-fields.js'
+import type { Override } from '../../sharing/board.js'
 import type { ShardNews } from '../../sharing/sharing.js'
 
-/** How a request ended. Each request has exactly one outcome. */
-export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'failed' | 'refused'
+/** What was read of limits of single keys. */
+export interface LimitsReport {
+  readonly keys: number
+  /** Rows that were not used, and keys that come twice, with their numbers; the first of them. */
+  readonly told: readonly string[]
+  /** How many there are beyond these. */
+  readonly more: number
+  /** How many rows were not used. */
+  readonly bad: number
+}
 
-/** What a dry run would have done to a request. */
+/** What became of reading limits of single keys. */
+export type LimitsNews =
+  | ({ readonly bucket: string; readonly failure?: undefined } & LimitsReport)
+  | { readonly bucket: string; readonly failure: string }
+
+/** How a request ended. Each request has exactly one outcome. `accepted`: it is stored to be sent later, or asks about such a one. */
+export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'failed' | 'refused' | 'accepted'
 export type Decision = 'would_reject' | 'would_delay'
-
 /** Who says how long a client waits for its answer: itself, its route or a trusted hop, or the hang-ups of others. */
 export type PatienceSource = 'known' | 'learnt'
 
@@ -27,7 +40,6 @@ export interface GivenUp extends Outlook {
   readonly at: 'arrival' | 'release'
 }
 
-/** Why a request was rejected. */
 export interface RejectionCause {
   /** `evicted`: it waited, and made room for another request. `patience`: it was given up. */
   readonly reason: Exclude<Rejection['reason'], 'down'> | 'evicted' | 'patience'
@@ -46,7 +58,6 @@ export interface RequestFailure {
 
 /** What a request really cost, by bucket of its stack. Undefined: its answer does not say. */
 export type Settled = readonly (number | undefined)[]
-
 /** Where a true cost comes from: from the answer, or from the fact that the upstream did not serve the request. */
 export type SettledBy = 'answer' | 'unserved' | 'unknown'
 
@@ -76,13 +87,9 @@ export interface RequestRecord {
   readonly predictedWait: number | undefined
   /** Time from sending to the head of the answer, in ms. */
   readonly upstreamTime: number | undefined
-  /** How often it was put back into its queue. */
   readonly retries: number
-  /** The request has been sent and its answer is not over. */
   readonly inFlight: boolean
-  /** Undefined: it was not given up for its client's patience. */
   readonly givenUp: GivenUp | undefined
-  /** Undefined: it was not rejected. */
   readonly rejection: RejectionCause | undefined
   /** Why it was refused, has failed, or has to be sent again. */
   readonly failure: RequestFailure | undefined
@@ -90,7 +97,6 @@ export interface RequestRecord {
   readonly onTrial: boolean
   /** It was not sent: it has got the answer to a request like it. */
   readonly coalesced: boolean
-  /** A header, by its lower-case name. */
   header(name: string): string | undefined
 }
 
@@ -98,14 +104,11 @@ export interface RequestRecord {
 export interface Observer {
   /** A request has come, and its turn on its connection. Nothing is known of its route. */
   began?(request: RequestRecord): void
-  /** A request is about to ask its buckets. */
   arrived?(request: RequestRecord): void
   queued?(request: RequestRecord): void
-  /** A request leaves its queue, for whatever reason. */
   unqueued?(request: RequestRecord): void
   /** A request in `shape` may be sent. `lateness`: ms after its slot. */
   released?(request: RequestRecord, lateness: number): void
-  /** A request is being sent. */
   sent?(request: RequestRecord): void
   finished?(request: RequestRecord, outcome: Outcome, status: number): void
   /**
@@ -119,8 +122,21 @@ export interface Observer {
   shared?(news: ShardNews): void
   /** An upstream asked for a pause of `ms`. `expired` waiting requests would wait too long and were answered. */
   paused?(upstream: string, ms: number, expired: number): void
-  /** The breaker of an upstream has opened (`failing`), because of a last failure, or closed (`answering`). */
-  broken?(upstream: string, state: 'failing' | 'answering', failure?: RequestFailure): void
+  /**
+   * A server has gone down (`failing`), because of a last failure, or has come up (`answering`).
+   *
+   * @param others whether another server of its upstream is up, or it is itself
+   */
+  broken?(
+    server: string,
+    state: 'failing' | 'answering',
+    failure: RequestFailure | undefined,
+    others: 'up' | 'down',
+  ): void
+  /** DNS has told other addresses of a server, or it fails, or has too many: why they stay, or not all are used. */
+  resolved?(server: string, addresses: readonly string[], failure: RequestFailure | undefined): void
+  /** The public keys of tokens at a URL cannot be read, or can be again. */
+  keysRead?(url: string, failure: RequestFailure | undefined): void
   /** An upstream's announced rate has changed: cost units per second, Infinity if it announces none. */
   learned?(upstream: string, rate: number, limited: Limited): void
   /**
@@ -128,6 +144,8 @@ export interface Observer {
    * route would exceed their `maxWait` now and were answered.
    */
   rescheduled?(rates: readonly PresentRate[], expired: ReadonlyMap<string, number>): void
+  /** Limits of single keys were read from outside, or could not be. */
+  limitsRead?(news: LimitsNews): void
   /** Limits of a key were overridden here or by another instance, or that has ended. */
   overridden?(override: Override, what: 'set' | 'ended'): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */
@@ -136,6 +154,67 @@ export interface Observer {
   duplicated?(route: string, header: string): void
   /** There was no connection to the upstream for a request. It waits, and is sent again. */
   unreachable?(route: string, failure: RequestFailure): void
+  /** A connection of a balancer was closed because there was no good PROXY header. */
+  unannounced?(peer: string, why: string): void
+  /** A peer that is no listed balancer began a connection without TLS, perhaps with a PROXY header. */
+  unlisted?(peer: string): void
   /** A tunnel was closed because nothing passed through it. */
   tunnelClosed?(route: string, detail: string): void
 }
+
+export interface Departure {
+  readonly upstream: string
+  /** When it will be sent if it is armed, in ms of the clock. It may be taken back until then. Undefined: now. */
+  readonly slot: number | undefined
+}
+
+/** Adds the context of its trace to the headers of a request for the upstream: names and values in turn. */
+export type Propagate = (request: RequestRecord, headers: string[], departure: Departure) => void
+type Call = (...args: unknown[]) => void
+
+/** Calls several observers, in order. An event that none of them handles costs no call. */
+export function combineObservers(observers: readonly Observer[]): Observer {
+  const [only, ...more] = observers
+  if (only === undefined || more.length === 0) return only ?? {}
+  const calls = new Map<string, Call[]>()
+  for (const observer of observers) {
+    for (const name of EVENTS) {
+      const call = observer[name] as Call | undefined
+      if (call !== undefined) calls.set(name, [...(calls.get(name) ?? []), call.bind(observer)])
+    }
+  }
+  return Object.fromEntries([...calls].map(([name, list]) => [name, list.length === 1 ? list[0]! : inTurn(list)]))
+}
+
+function inTurn(calls: readonly Call[]): Call {
+  return (...args) => {
+    for (const call of calls) call(...args)
+  }
+}
+
+const EVENTS = [
+  'began',
+  'arrived',
+  'queued',
+  'unqueued',
+  'released',
+  'sent',
+  'retried',
+  'finished',
+  'settled',
+  'rehearsed',
+  'shared',
+  'paused',
+  'learned',
+  'rescheduled',
+  'limitsRead',
+  'overridden',
+  'broken',
+  'resolved',
+  'keysRead',
+  'duplicated',
+  'unreachable',
+  'tunnelClosed',
+  'unannounced',
+  'unlisted',
+] as const satisfies readonly (keyof Observer)[]

@@ -1,24 +1,54 @@
-/** What the requests of a route cost in each bucket: what is reserved for them, and where their answers say what they have cost. */
+import { PACE } from '../../config/periods.js'
 import type { BucketCostSettings } from '../../config/settings.js'
+import { wellFormed } from '../../core/structures/text.js'
 import { JsonNumbers } from '../../http/figures/json-numbers.js'
-import type { JsonPath } from '../../http/figures/json-path.js'
+import { type JsonPath, parseJsonPath } from '../../http/figures/json-path.js'
 
 /** The cost in a bucket for which none is set, and an estimate of what says nothing. */
 export const USUAL_COST = 1
-
 /** The most that a body or an answer can make a request cost. Thousandths of it are exact. */
 const MOST = 1e12
 
-/** The body of a request, as far as it has come. */
 export interface BodyMeasure {
   /** Bytes of all of it, or of what has come if nothing says how long it is. */
   readonly bytes: number
-  /** What has come and can be read. */
   readonly pieces: readonly Uint8Array[]
+  /** The pieces are all of it. */
+  readonly whole: boolean
 }
 
-/** Nothing is known of it. */
-export const NO_BODY: BodyMeasure = { bytes: 0, pieces: [] }
+/** Bytes. A longer text in a body is no key. */
+const LONGEST_TEXT = 8 * 1024
+
+export interface BodyFigures extends Pick<BodyMeasure, 'bytes'> {
+  /** What costs look for, by path. */
+  readonly numbers: readonly (number | undefined)[]
+  /** By the path as it is written in keys. */
+  readonly keys: ReadonlyMap<string, string>
+}
+
+export const NO_BODY: BodyFigures = { bytes: 0, numbers: [], keys: new Map() }
+
+/** Reads once what costs and keys look for in a body. @param most bytes: a longer one has no key, however much of it has come */
+export function readBody(
+  { bytes, pieces, whole }: BodyMeasure,
+  ofCosts: readonly JsonPath[],
+  ofKeys: readonly string[],
+  most: number,
+): BodyFigures {
+  if (ofCosts.length + ofKeys.length === 0) return { ...NO_BODY, bytes }
+  const paths = [...ofCosts, ...ofKeys.map(path => parseJsonPath(path)!)]
+  const values = new JsonNumbers(paths, ofKeys.length > 0 ? LONGEST_TEXT : 0)
+  for (const piece of pieces) values.read(piece, 0, piece.length)
+  const { found, texts, isWhole } = values
+  const keys = new Map<string, string>()
+  for (const [index, path] of ofKeys.entries()) {
+    const at = ofCosts.length + index
+    const text = texts[at] ?? (Number.isFinite(found[at]) ? String(found[at]) : undefined)
+    if (whole && bytes <= most && isWhole && text !== undefined) keys.set(path, wellFormed(text))
+  }
+  return { bytes, numbers: found, keys }
+}
 
 interface BucketCost {
   readonly estimate: number | { readonly bytesPerUnit: number } | { readonly found: number }
@@ -29,9 +59,8 @@ interface BucketCost {
 }
 
 export class BucketCosts {
-  /** What is looked for in answers. */
   readonly answerPaths: readonly JsonPath[]
-  readonly #bodyPaths: readonly JsonPath[]
+  readonly bodyPaths: readonly JsonPath[]
   readonly #measuresBody: boolean
   readonly #costs: ReadonlyMap<string, BucketCost>
 
@@ -48,8 +77,9 @@ export class BucketCosts {
         after: after.map(inAnswer),
       },
     ])
-    this.#costs = new Map(costs)
-    this.#bodyPaths = bodyPaths
+    // What paces a quota counts as the quota does.
+    this.#costs = new Map([...costs, ...costs.map(([name, cost]) => [name + PACE, cost] as const)])
+    this.bodyPaths = bodyPaths
     this.#measuresBody = costs.some(([, { estimate }]) => typeof estimate === 'object' && 'bytesPerUnit' in estimate)
     this.answerPaths = answerPaths
   }
@@ -61,14 +91,10 @@ export class BucketCosts {
 
   /** Whether the body of a request has to come before its cost is known. @param length its bytes, if they are known */
   waitsForBody(length: number | undefined): boolean {
-    return this.#bodyPaths.length > 0 || (this.#measuresBody && length === undefined)
+    return this.bodyPaths.length > 0 || (this.#measuresBody && length === undefined)
   }
 
-  /** What to reserve in each of these buckets. */
-  reserve(buckets: readonly string[], { bytes, pieces }: BodyMeasure): number[] {
-    const numbers = new JsonNumbers(this.#bodyPaths)
-    if (this.#bodyPaths.length > 0) for (const piece of pieces) numbers.read(piece, 0, piece.length)
-    const { found } = numbers
+  reserve(buckets: readonly string[], { bytes, numbers: found }: BodyFigures): number[] {
     return buckets.map(name => {
       const cost = this.#costs.get(name)
       if (cost === undefined) return USUAL_COST
@@ -77,18 +103,13 @@ export class BucketCosts {
     })
   }
 
-  /**
-   * What a request has cost in a bucket. Undefined: its answer does not say.
-   *
-   * @param numbers what was found in the answer
-   */
+  /** What a request has cost in a bucket. Undefined: its answer does not say. @param numbers what was found in the answer */
   settled(bucket: string, numbers: readonly (number | undefined)[]): number | undefined {
     const found = this.#costs.get(bucket)?.after.map(path => numbers[path])
     const number = found?.find(each => each !== undefined && each >= 0)
     return number === undefined ? undefined : Math.min(MOST, number)
   }
 
-  /** Whether answers say what a request has cost in this bucket. */
   isSettled(bucket: string): boolean {
     return (this.#costs.get(bucket)?.after.length ?? 0) > 0
   }

@@ -1,32 +1,38 @@
-import { createHash, hash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
-import { hostName } from '../../http/matching/host-pattern.js'
+import { hostName } from '../../http/matching/wildcard.js'
 import { addressKey } from '../http/client-address.js'
+import { boundedKey } from '../http/meant-key.js'
 import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../http/request.js'
-
-/** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
-const LONGEST_KEY = 128
+import type { BodyFigures } from './bucket-costs.js'
 
 /** A key as logs show it: the first 12 hex digits of its SHA-256. */
 export function hashedKey(key: string): string {
   return hash('sha256', key).slice(0, 12)
 }
 
-/** What a key is made from. */
-export interface KeyContext {
+/** What the verified token of a request says, by the claim as it is written in keys. */
+export type Claims = ReadonlyMap<string, string>
+export const NO_CLAIMS: Claims = new Map()
+
+interface KeyContext {
   readonly facts: RequestFacts
-  /** The client's address. */
   readonly address: string
   /** The same, IPv6 by /64. */
   readonly ip: string
   readonly route: string
+  /** The fingerprint of the client's certificate. */
+  readonly certificate: string | undefined
+  readonly claims: Claims
+  readonly body: BodyFigures
 }
 
 /** The key of a request. Undefined: a part is missing, and the bucket rejects or skips such requests. */
 export type KeyReader = (context: KeyContext) => string | undefined
 
 export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReader {
-  const ip = ipv6 === 64 ? ofClient : (context: KeyContext) => addressKey(context.address, ipv6)
+  // The proxy has found the /64 for its own bounds already.
+  const ip = (context: KeyContext) => (ipv6 === 64 ? context.ip : addressKey(context.address, ipv6))
   // A value that replaces a missing one starts with a space. No received value does.
   const standIn = (context: KeyContext): string | undefined => {
     if (missing === 'reject' || missing === 'skip') return undefined
@@ -57,16 +63,10 @@ export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReade
 /** The first header of a key that a request has on more than one line; undefined: none. */
 export type DuplicateFinder = (facts: RequestFacts) => string | undefined
 
-/** @returns undefined if the key has no header */
 export function createDuplicateFinder({ parts }: KeySettings): DuplicateFinder | undefined {
   const names = parts.flatMap(part => (part.kind === 'header' ? [part.name] : []))
   if (names.length === 0) return undefined
   return ({ rawHeaders }) => names.find(name => hasSeveralLines(rawHeaders, name))
-}
-
-/** The network that the proxy has found for its own bounds already. */
-function ofClient({ ip }: KeyContext): string {
-  return ip
 }
 
 function createPartReader(
@@ -84,16 +84,23 @@ function createPartReader(
       return context => context.facts.method
     case 'host':
       return ({ facts: { host } }) => (host === undefined ? undefined : hostName(host))
+    case 'cert':
+      return context => context.certificate
     case 'header':
       return context => firstLine(context.facts.rawHeaders, part.name)
     case 'cookie':
       return context => cookieValue(headerValue(context.facts.rawHeaders, 'cookie', '; '), part.name)
     case 'query':
       return context => queryValue(context.facts.target, part.name)
+    case 'jwt':
+      return ({ claims }) => claims.get(part.name)
+    case 'body':
+      return ({ body }) => body.keys.get(part.name)
+    case 'path':
+      return context => segmentOf(context.facts.path, Number(part.name))
   }
 }
 
-/** The first cookie of that name. A comma is part of a value (RFC 6265 5.2). */
 function cookieValue(cookies: string | undefined, name: string): string | undefined {
   for (const cookie of cookies?.split(';') ?? []) {
     const equals = cookie.indexOf('=')
@@ -107,7 +114,17 @@ function queryValue(target: string, name: string): string | undefined {
   return start < 0 ? undefined : (new URLSearchParams(target.slice(start)).get(name) ?? undefined)
 }
 
-/** A key as it is kept. */
-export function boundedKey(key: string): string {
-  return key.length <= LONGEST_KEY ? key : `#${createHash('sha256').update(key).digest('base64url')}`
+/** Decoded as a whole, so that no spelling has a key of its own. */
+function segmentOf(path: string, place: number): string | undefined {
+  let from = 0
+  for (let at = 0; at < place && from >= 0; at += 1) from = path.indexOf('/', from) + 1 || -1
+  if (from < 0) return undefined
+  const end = path.indexOf('/', from)
+  const segment = end < 0 ? path.slice(from) : path.slice(from, end)
+  if (!segment.includes('%')) return segment
+  try {
+    return decodeURIComponent(segment)
+  } catch {
+    return segment
+  }
 }

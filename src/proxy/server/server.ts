@@ -1,8 +1,9 @@
-/** The proxy as a whole: its parts, its reload and its shutdown. */
-
 import { randomUUID } from 'node:crypto'
-import { readKeyPair } from '../../config/checks/readable-files.js'
+import type { Server } from 'node:net'
+import { isDeepStrictEqual } from 'node:util'
+import { readTlsFiles } from '../../config/checks/readable-files.js'
 import { routeKey, withEgressRoutes } from '../../config/derived/egress-routes.js'
+import { keyPartsOf, namesIn } from '../../config/derived/header-needs.js'
 import { bucketsOfSeveralLanes, groupsOf } from '../../config/derived/store-groups.js'
 import { presentRates } from '../../config/schedule.js'
 import { formatListen } from '../../config/schema/address.js'
@@ -10,39 +11,39 @@ import type { Settings } from '../../config/settings.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import type { Clock } from '../../core/clock.js'
 import { Shaper } from '../../core/shaper.js'
-import type { OnOutage } from '../../core/shared-shaper.js'
-import { type Store, StoreError } from '../../core/store.js'
-import { startListening, urlOf } from '../../http/listening.js'
-import type { Pacer } from '../../pacing/pacer.js'
+import { type HandedSocket, startListening, urlOf } from '../../http/listening.js'
+import type { Pacer } from '../../pacing/armed-writes.js'
 import type { LeastInstances } from '../../sharing/headcount.js'
+import type { OnOutage } from '../../sharing/shard.js'
 import { Sharing } from '../../sharing/sharing.js'
-import { createOwnServer } from '../client/own-server.js'
-import { Coalescing } from '../coalescing/groups.js'
-import type { ProxyContext } from '../context.js'
+import { type Store, StoreError } from '../../sharing/store.js'
+import { createClientServer } from '../client/server.js'
+import type { Deliveries, ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
 import { Egress, type ResolveName } from '../egress/egress.js'
-import { BodyLimits } from '../exchange/body/body-limits.js'
-import { OpenBodies } from '../exchange/body/open-bodies.js'
-import { SharedTicketKey } from '../exchange/tickets/shared-ticket-key.js'
-import { Tickets } from '../exchange/tickets/tickets.js'
-import type { GrpcGate } from '../grpc/grpc-gate.js'
+import { OpenBodies } from '../exchange/body.js'
+import { Coalescing } from '../features/coalesce.js'
+import { PageStreams } from '../features/page-streams.js'
+import { SharedTicketKey, Tickets } from '../features/tickets.js'
+import { readPage } from '../features/waiting-page.js'
+import { ByteBudget } from '../http/byte-budget.js'
 import { createTrust } from '../http/client-address.js'
-import { ByteBudget } from '../http/connection/byte-budget.js'
-import { LINGER } from '../http/connection/linger.js'
-import { createId, Via } from '../http/via.js'
+import { createId, Via } from '../http/headers.js'
+import { BodyLimits, LINGER } from '../http/pace.js'
 import { LearnedLimits } from '../learned-limits.js'
-import { applyAdapted, applyLearned, applyLimits, applyOverride } from '../live-limits.js'
-import { AnswerCount } from '../observe/answer-count.js'
-import { combineObservers } from '../observe/fan-out.js'
-import type { Observer } from '../observe/observer.js'
-import type { Propagate } from '../observe/propagate.js'
+import { KeyLimits } from '../limits/key-limits.js'
+import type { LoadLimits } from '../limits/load.js'
+import type { WatchSource } from '../limits/watch-source.js'
+import { applyAdapted, applyKeyLimits, applyLearned, applyLimits, applyOverride } from '../live-limits.js'
+import { combineObservers, type Observer, type Propagate } from '../observe/observer.js'
 import { Overrides } from '../overrides.js'
+import { Identity } from '../routing/identity.js'
 import { createRoutes, type Route, type RouteParts } from '../routing/route.js'
+import { DepartingShaper, type GuestNews, type Link } from '../succession/departing.js'
 import { Timetable } from '../timetable.js'
-import { SharedAdaptive } from '../upstream/shared-adaptive.js'
+import { SharedAdaptive } from '../upstream/adaptive-limit.js'
+import { FollowedNames, type OpenResolver } from '../upstream/followed-names.js'
 import { Upstreams } from '../upstream/upstreams.js'
-import { PageStreams } from '../waiting/page-streams.js'
-import { readPage } from '../waiting/waiting-page.js'
 
 /** ms that a client may leave our own answer unread. */
 const FLUSH = 60_000
@@ -55,11 +56,15 @@ export interface Drained {
 }
 
 export interface RunningProxy {
-  /** `http://host:port` */
+  /** Where it listens: `http://host:port`, `unix:/path` or `systemd:NAME` (a Unix socket), one for each `listen`. */
+  readonly urls: readonly string[]
+  /** The first of them. */
   readonly url: string
-  /** `host:port` where gates are asked by gRPC. */
-  readonly grpc: string | undefined
   readonly context: ProxyContext
+  /** One for each `listen`. */
+  readonly servers: readonly Server[]
+  /** A successor decides from now on (succession/departing.ts). Not with a store. @returns hears what it says, and when it is gone */
+  handOver(link: Link): { readonly complete: Promise<void>; told(news: GuestNews): void; end(): void }
   /**
    * Stops accepting and lets queued and running requests finish for up to `timeout` ms, and those that clients have sent by now on
    * open connections. The rest are answered 503.
@@ -82,7 +87,6 @@ export interface RunningProxy {
 
 export interface ProxyOptions {
   readonly settings: Settings
-  /** Paces releases. */
   readonly pacer: Pacer
   /** For timeouts. A few ms do not matter here. */
   readonly clock: Clock
@@ -91,26 +95,46 @@ export interface ProxyOptions {
   readonly observer?: Observer
   /** Resolves names for egress. Default: as the system does. */
   readonly resolveName?: ResolveName
+  /** Asks DNS for upstreams with `dns`. Default: the servers of the system, or of the configuration. */
+  readonly openResolver?: OpenResolver
   readonly propagate?: Propagate | undefined
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
   /** The store that instances share. Undefined: memory. */
   readonly shared?: { readonly store: Store; readonly onOutage: OnOutage; readonly least?: LeastInstances }
+  /** Sockets that another process listens on, by the place in `listen`. Absent: it opens its own. */
+  readonly handed?: readonly (HandedSocket | undefined)[]
+  /** Reads limits of single keys. Default: in a thread. */
+  readonly loadLimits?: LoadLimits
+  /** Tells when they may have changed. Default: looks at files and asks PostgreSQL. */
+  readonly watchLimits?: WatchSource
+  /** Stores requests of routes with `deliver`, and sends them. Absent: they are forwarded as others are. */
+  readonly deliveries?: Deliveries | undefined
+  /** Called before it listens. */
+  readonly prepared?: (context: ProxyContext) => Promise<void>
 }
 
-/**
- * @throws if the address cannot be listened on, if a certificate cannot be read, or if the store does not answer and
- *   `onOutage` is `closed`
- */
+/** @throws if an address or a certificate cannot be used, or if the store does not answer and `onOutage` is `closed` */
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { pacer, clock, wallNow = Date.now, id = createId(), shared } = options
-  const answers = new AnswerCount()
-  const observer = combineObservers([options.observer ?? {}, answers])
+  /** Those whose clients left do not count. */
+  let answered = 0
+  const counter: Observer = {
+    finished(_request, outcome) {
+      if (outcome !== 'cancelled') answered += 1
+    },
+  }
+  const observer = combineObservers([options.observer ?? {}, counter])
   const settings = withEgressRoutes(options.settings)
   const egress = settings.egress && new Egress(settings.egress, options.resolveName)
-  const { tls } = settings.listen
-  let pair = tls && readKeyPair(tls)
-  const clients = createOwnServer(settings, pair, clock)
+  const readOwn = () =>
+    settings.listen.map(({ tls }) => {
+      if (tls === undefined) return undefined
+      const { clientCa, ...pair } = tls
+      return readTlsFiles({ ...pair, ...(clientCa !== undefined && { ca: clientCa }) })
+    })
+  let own = readOwn()
+  const clients = createClientServer(settings, own, clock)
   const upstreams = new Upstreams({
     clock,
     now: () => pacer.now(),
@@ -119,23 +143,47 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     adaptiveFound: limit => sharedAdaptive?.tell(limit),
     isShared: shared !== undefined,
     lookupFor: egress && (port => egress.lookupFor(port)),
+    names: new FollowedNames({
+      clock,
+      open: options.openResolver,
+      told: (url, found, failure) =>
+        observer.resolved?.(
+          url,
+          found.map(({ host }) => host),
+          failure,
+        ),
+    }),
   })
   const adaptiveLimits = () => [...upstreams].flatMap(({ adaptive }) => adaptive ?? [])
   const sharedAdaptive = shared && new SharedAdaptive(shared.store, adaptiveLimits)
   const prepare = async (next: Settings): Promise<(present: Settings) => Route[]> => {
-    const prepared = await upstreams.prepare(next.routes)
     const pages = new Map(
       next.routes.map(each => [routeKey(each), each.waitingPage && readPage(each.waitingPage.template)]),
     )
+    const claims = namesIn(keyPartsOf(next.routes), 'jwt')
+    const jwt = claims.length === 0 ? undefined : next.identity?.jwt
+    const before = context.identity
+    const told: Observer['keysRead'] = (url, failure) => observer.keysRead?.(url, failure)
+    const open = async () => ({
+      prepared: await upstreams.prepare(next.routes),
+      identity: jwt && (await Identity.open({ settings: jwt, claims, clock, wallNow, told }, before)),
+    })
+    const limits = await context.keyLimits.prepare(next.buckets)
+    const { prepared, identity } = await open().catch(error => {
+      limits.giveUp()
+      throw error
+    })
     return present => {
+      if (identity !== before) before?.close()
+      context.identity = identity
       upstreams.commit(prepared)
-      for (const { quota, breaker, warmUp } of upstreams) {
-        quota?.join(context)
-        breaker?.join(context)
-        warmUp?.join(pacer, () => applyLearned(context, upstream => upstream.warmUp === warmUp))
+      limits.commit()
+      for (const upstream of upstreams) {
+        upstream.quota?.join(context)
+        upstream.join(context, pacer, () => applyLearned(context, each => each === upstream))
       }
       const partsOf = (key: string): RouteParts => ({ upstream: prepared.byRoute.get(key)!, page: pages.get(key) })
-      return createRoutes(present.routes, partsOf, context.routes)
+      return createRoutes(present.routes, partsOf, context)
     }
   }
   const timetable = new Timetable({
@@ -143,9 +191,9 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     now: () => pacer.now(),
     wallNow,
     changed(present, what) {
-      context.shaper.control.recall()
+      context.shaper.engine.recall()
       const before = new Map(context.routes.map(route => [routeKey(route.settings), route]))
-      context.routes = createRoutes(present.routes, key => before.get(key)!, context.routes)
+      context.routes = createRoutes(present.routes, key => before.get(key)!, context)
       const expired = applyLimits(context, present, upstreams)
       if (what === 'rates') observer.rescheduled?.(presentRates(present, wallNow()), expired)
     },
@@ -154,13 +202,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const allBodyLimits = [new BodyLimits(clock, settings.limits)]
   let drained = (): void => undefined
   const sharing =
-    shared &&
-    new Sharing({
-      ...shared,
-      clock,
-      id: randomUUID(),
-      changed: news => observer.shared?.(news),
-    })
+    shared && new Sharing({ ...shared, clock, id: randomUUID(), changed: news => observer.shared?.(news) })
   const bodyBytes = new ByteBudget(settings.limits.bufferMemory)
   const tickets = new Tickets()
   tickets.configure(settings.ticketKeys)
@@ -177,7 +219,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       clock: pacer,
       maxQueued: settings.limits.maxQueued,
       ...(pacer.writes && { timer: clock }),
-      ...(sharing && { store: sharing.store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) }),
+      ...(sharing && { share: sharing.shareBy(pacer) }),
     }),
     bucketTable: new BucketTable(
       settings.limits.maxKeys,
@@ -192,11 +234,18 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       changed: (bucket, key) => applyOverride(context, bucket, key),
       told: (override, what) => observer.overridden?.(override, what),
     }),
+    keyLimits: new KeyLimits({
+      ...{ clock, wallNow, load: options.loadLimits, watch: options.watchLimits },
+      changed: (bucket, keys) => void applyKeyLimits(context, bucket, keys),
+      told: news => observer.limitsRead?.(news),
+    }),
     rateLearned: quota => applyLearned(context, upstream => upstream.quota === quota),
     routes: [],
     egress,
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
+    identity: undefined,
+    deliveries: options.deliveries,
     tickets,
     pageStreams: new PageStreams(clock),
     observer,
@@ -220,17 +269,20 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   context.routes = commitFirst(timetable.follow(settings))
   context.learned.adjust(context.routes)
   clients.accept(context)
-  const { server, connections } = clients
+  const { servers, connections } = clients
   const close = async (): Promise<void> => {
     context.linger.silence.close()
     context.linger.total.close()
     for (const limits of allBodyLimits) limits.close()
     timetable.close()
-    context.shaper.control.close()
+    context.shaper.engine.close()
     context.flush.close()
+    context.identity?.close()
     sharedAdaptive?.close()
     sharedTicketKey?.close()
     context.overrides.close()
+    context.keyLimits.close()
+    await options.deliveries?.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
   sharing?.group(groupsOf(settings.routes), bucketsOfSeveralLanes(settings.routes))
@@ -248,29 +300,31 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     await close()
     throw new StoreError(sharing!.reason)
   }
-  const closeAll = async (error: Error): Promise<never> => {
-    await grpc?.close()
+  await options.deliveries?.start(context).catch(async error => {
     await close()
     throw error
+  })
+  await options.prepared?.(context)
+  for (const [index, server] of servers.entries()) {
+    const listen = settings.listen[index]!
+    await startListening(server, listen, options.handed?.[index]).catch(async (error: Error) => {
+      for (const started of servers.slice(0, index)) started.close()
+      await close()
+      throw Object.assign(error, { listen })
+    })
   }
-  let grpc: GrpcGate | undefined
-  if (settings.listen.grpc !== undefined) {
-    // Only here is gRPC loaded.
-    const { startGrpcGate } = await import('../grpc/grpc-gate.js')
-    grpc = await startGrpcGate(context, settings.listen.grpc).catch(closeAll)
-  }
-  await startListening(server, settings.listen).catch(closeAll)
+  const urls = servers.map((server, index) => urlOf(server, formatListen(settings.listen[index]!)))
 
   const drain = async (timeout: number, delay: number): Promise<Drained> => {
-    const before = answers.count
+    const before = answered
     if (delay > 0) {
       context.leaving = true
       context.pageStreams.endAll()
       await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
     }
     context.draining = true
+    options.deliveries?.leave()
     context.pageStreams.endAll()
-    grpc?.leave()
     await clients.leave()
     // A client whose connection closes opens another one. As long as we listen, it would be lost when we stop.
     context.leaving = true
@@ -286,9 +340,9 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const closed = clients.close()
     const requests = [...connections].flatMap(connection => connection.requests)
     const inFlight = new Set(requests.filter(request => request.inFlight))
-    for (const request of requests) if (!inFlight.has(request)) request.cutOff()
-    for (const request of inFlight) request.cutOff()
-    const cut = requests.length + ((await grpc?.close()) ?? 0)
+    for (const request of requests) if (!inFlight.has(request)) request.end('shutdown')
+    for (const request of inFlight) request.end('shutdown')
+    const cut = requests.length
     // Answers just given are written before their connections close.
     const cancel = clock.at(clock.now() + LINGER.silence, () => {
       for (const { socket } of connections) socket.destroy()
@@ -297,23 +351,39 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     await closed
     cancel()
     await close()
-    return { answered: Math.max(0, answers.count - before - cut), cut }
+    return { answered: Math.max(0, answered - before - cut), cut }
   }
   let draining: Promise<Drained> | undefined
   return {
-    url: urlOf(server),
-    grpc: grpc && formatListen({ ...settings.listen.grpc!, port: grpc.port }),
+    urls,
+    url: urls[0]!,
     context,
+    servers,
+    handOver(link) {
+      context.shaper.engine.recall()
+      const departing = new DepartingShaper(context.shaper, context.routes, pacer, link)
+      context.shaper = departing
+      link.send({ verb: 'key', key: context.tickets.made })
+      return {
+        complete: departing.complete,
+        told: news => departing.told(news),
+        end: () => {
+          context.shaper = departing.end()
+        },
+      }
+    },
     drain: (timeout, delay = 0) => (draining ??= drain(timeout, delay)),
     async reload(loaded) {
       const next = withEgressRoutes(loaded)
-      const renewed = tls && readKeyPair(tls)
+      const renewed = readOwn()
       const commit = await prepare(next)
-      context.shaper.control.recall()
+      const commitDeliveries = await options.deliveries?.prepare(next)
+      context.shaper.engine.recall()
       const present = timetable.follow(next)
       context.routes = commit(present)
-      if (renewed && !(renewed.cert.equals(pair!.cert) && renewed.key.equals(pair!.key))) {
-        pair = renewed
+      commitDeliveries?.()
+      if (!isDeepStrictEqual(renewed, own)) {
+        own = renewed
         clients.renew(renewed)
       }
       if (next.egress !== undefined) egress?.configure(next.egress)

@@ -1,8 +1,25 @@
-/** Translates errors of upstream connections into answers. */
 import { ownValue } from '../../core/structures/own-value.js'
-import { ProtocolError } from '../http1/fields.js'
-import { UNTAKEN } from '../http2/reset.js'
+import { ProtocolError } from '../http/fields.js'
+import { UNTAKEN } from '../http/http2.js'
 import type { RequestFailure } from '../observe/observer.js'
+
+/** Why a request got no answer from its upstream. Nothing has been written to its client. */
+export interface Failure {
+  readonly kind: 'failed'
+  /** 403: the upstream may not be connected to. */
+  readonly status: 403 | 408 | 502 | 504
+  readonly detail: string
+  readonly cause?: Error
+  /** Nothing of the request has been sent: there was no connection. Its body is as it was. */
+  readonly unconnected?: boolean
+  /**
+   * It may be sent again (RFC 9110 9.2.2). `idle`: idempotent and without a body, it may have met the close of an idle connection.
+   * `elsewhere`: idempotent, and there are other servers.
+   */
+  readonly repeatable?: 'idle' | 'elsewhere' | undefined
+  /** The upstream has not processed it. It may be sent again, whatever its method is, if its body is still there. */
+  readonly untaken?: boolean
+}
 
 /** The code of the error where a name has no address that may be connected to. */
 export const FORBIDDEN_ADDRESS = 'SHAPER_FORBIDDEN_ADDRESS'
@@ -14,6 +31,9 @@ const FORBIDDEN =
 const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
   [FORBIDDEN_ADDRESS]: [403, FORBIDDEN],
   ECONNREFUSED: [502, 'the upstream refused the connection'],
+  // Of a Unix socket.
+  ENOENT: [502, "the upstream's socket does not exist"],
+  EACCES: [502, 'the upstream may not be connected to: this program needs write access to its socket'],
   ENOTFOUND: [502, "the upstream's name does not resolve"],
   EAI_AGAIN: [502, "the upstream's name does not resolve"],
   ETIMEDOUT: [504, 'the connection to the upstream was not established in time'],
@@ -33,7 +53,6 @@ const REFUSED_HANDSHAKES: readonly (readonly [RegExp, detail: string])[] = [
   [/^ERR_SSL_(?!.*INTERNAL_ERROR).*(?:ALERT|PROTOCOL)/, 'the upstream refused the TLS handshake'],
 ]
 const OTHER_NAME = 'ERR_TLS_CERT_ALTNAME_INVALID'
-
 const codeOf = (error: Error): string => (error as NodeJS.ErrnoException).code ?? ''
 
 function refusedHandshake(code: string): string | undefined {
@@ -53,7 +72,6 @@ export function isDisconnect(error: Error): boolean {
   return code === 'ECONNRESET' || code === 'EPIPE'
 }
 
-/** Whether the upstream has not processed the request, and says so. */
 export function isUntaken(error: Error): boolean {
   return codeOf(error) === UNTAKEN
 }
@@ -71,12 +89,10 @@ export function causeOf(error: Error): Error {
   return Object.assign(new Error(message), code !== '' && { code })
 }
 
-/** A failure as one text, for operators. */
 export function failureText({ detail, cause }: RequestFailure): string {
   return cause === undefined ? detail : `${detail} (${cause.message})`
 }
 
-/** The status and detail to answer. */
 export function describeError(error: Error): readonly [403 | 502 | 504, string] {
   const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
   if (cause instanceof ProtocolError) return [502, `the upstream sent ${cause.message}`]

@@ -10,20 +10,19 @@ import type { UpstreamSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
-import type { UpstreamState } from '../../core/upstream-state.js'
 import { LearnedQuotas } from '../../http/quota/learned-quotas.js'
 import { growPause, hasStatus, LONGEST_PAUSE, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
 import { type Fields, type Limited, readQuotas } from '../../http/quota/quota-fields.js'
+import type { UpstreamState } from '../../sharing/board.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
-import type { WarmUp } from './warm-up.js'
 
 /** ms. A pause that we sent may come back from the store this much longer. */
 const ROUND_TRIP = 10
 
 /** The part of the ProxyContext that it needs. */
-export interface QuotaContext {
+interface QuotaContext {
   readonly clock: Clock
   readonly wallNow: () => number
   readonly shaper: Shaper
@@ -33,17 +32,20 @@ export interface QuotaContext {
   rateLearned(quota: UpstreamQuota): void
 }
 
+interface Warming {
+  /** @param from ms of the clock */
+  warmUp(from: number): void
+}
+
 type QuotaSettings = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
 
 export class UpstreamQuota {
-  /** The URL, and the resource if there is one. */
   readonly #name: string
   readonly #gates = new Set<Gate>()
   /** Upstreams that warm up after a pause. */
-  readonly warmUps = new Set<WarmUp>()
+  readonly warming = new Set<Warming>()
   readonly #learned = new LearnedQuotas()
   #context: QuotaContext | undefined
-  /** ms */
   #pausedUntil = -Infinity
   /** The rate of requests that another instance learned, in cost units per ms, valid until a time in ms. */
   #fromOthers = { rate: Infinity, until: -Infinity }
@@ -51,26 +53,22 @@ export class UpstreamQuota {
   #poll: Cancel = () => false
   /** Its pause and its rate in the store. */
   #shared: SharedPause | undefined
-  /** Ends that the store tells of it. */
   #stopListening: (() => void) | undefined
 
   constructor(name: string) {
     this.#name = name
   }
 
-  /** Cost units per ms that the upstream allows; Infinity: it announces no such limit. */
   rateOf(limited: Limited): number {
     return this.#learned.rateOf(limited)
   }
 
-  /** Adds a gate that requests to this upstream pass. */
   attach(gate: Gate): void {
     this.#gates.add(gate)
     const now = this.#context?.clock.now() ?? Infinity
-    if (this.#pausedUntil > now) this.#context!.shaper.control.pause(gate, this.#pausedUntil - now)
+    if (this.#pausedUntil > now) this.#context!.shaper.engine.pause(gate, this.#pausedUntil - now)
   }
 
-  /** Removes a gate. Stops after the last one. */
   detach(gate: Gate): void {
     this.#gates.delete(gate)
     if (this.#gates.size > 0) return
@@ -94,11 +92,7 @@ export class UpstreamQuota {
     this.#exchange()
   }
 
-  /**
-   * Learns from an answer.
-   *
-   * @param tokens what is reserved for its request of a limit on tokens; undefined: nothing is known
-   */
+  /** Learns from an answer. @param tokens what is reserved for its request of a limit on tokens; undefined: nothing is known */
   received(settings: QuotaSettings, status: number, fields: Fields, tokens?: number): void {
     const context = this.#context!
     const now = context.clock.now()
@@ -123,20 +117,16 @@ export class UpstreamQuota {
     this.#pausedUntil = now + growPause(left, ms)
     const { shaper, observer } = this.#context!
     // First: at the end of the pause the rates fall before the gates open.
-    for (const warmUp of this.warmUps) warmUp.begin(this.#pausedUntil)
+    for (const upstream of this.warming) upstream.warmUp(this.#pausedUntil)
     let expired = 0
     for (const gate of this.#gates) {
-      for (const count of shaper.control.pause(gate, this.#pausedUntil - now).values()) expired += count
+      for (const count of shaper.engine.pause(gate, this.#pausedUntil - now).values()) expired += count
     }
     observer.paused?.(this.#name, this.#pausedUntil - now, expired)
     return true
   }
 
-  /**
-   * Adapts the buckets to the known rates.
-   *
-   * @returns whether the rate of requests has changed, which other instances want to know
-   */
+  /** Adapts the buckets to the known rates. @returns whether that of requests has changed: others want to know */
   #follow(now: number): boolean {
     const context = this.#context!
     const { rate, until } = this.#fromOthers
@@ -144,7 +134,7 @@ export class UpstreamQuota {
     this.#planExpiry(now)
     if (changed.length === 0) return false
     context.rateLearned(this)
-    context.shaper.control.replan(this.#gates, () => Infinity)
+    context.shaper.engine.replan(this.#gates, () => Infinity)
     for (const limited of changed) context.observer.learned?.(this.#name, this.rateOf(limited) * 1_000, limited)
     return changed.includes('requests')
   }

@@ -1,18 +1,22 @@
-import { readAuthorities } from '../../config/checks/readable-files.js'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { performance } from 'node:perf_hooks'
+import { isDeepStrictEqual } from 'node:util'
+import { readTlsFiles, type TlsFiles } from '../../config/checks/readable-files.js'
 import { adaptedUpstreams } from '../../config/derived/adapted-upstreams.js'
 import { routeKey } from '../../config/derived/egress-routes.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
 import { AdaptiveLimit } from './adaptive-limit.js'
-import { type Echo, startEcho } from './echo.js'
-import { createUpstream, type Upstream, type UpstreamsOptions } from './upstream.js'
+import { serversOf, Upstream, type UpstreamsOptions } from './upstream.js'
 import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
-/** Upstreams for new settings, not in use yet. */
-export interface Prepared {
+interface Prepared {
   /** By the `routeKey` of their route. */
   readonly byRoute: ReadonlyMap<string, Upstream>
-  /** The new contents of `tls.ca` files that changed. */
-  readonly authorities: ReadonlyMap<Upstream, Buffer>
+  /** Those whose servers change. */
+  readonly changed: ReadonlyMap<Upstream, UpstreamSettings>
+  /** The new contents of the files of `tls` that changed. */
+  readonly renewed: ReadonlyMap<Upstream, TlsFiles>
 }
 
 /**
@@ -23,7 +27,6 @@ export interface Prepared {
 export class Upstreams {
   readonly #options: UpstreamsOptions
   readonly #retired = new Set<Upstream>()
-  /** The upstreams in use, by the `routeKey` of their route. */
   #byRoute: ReadonlyMap<string, Upstream> = new Map()
   #echo: Promise<Echo> | undefined
 
@@ -31,34 +34,48 @@ export class Upstreams {
     this.#options = options
   }
 
-  /**
-   * Finds or creates the upstreams for these routes. Changes nothing in use.
-   *
-   * @throws if the file of `tls.ca` cannot be read or is bad
-   */
+  /** Finds or creates the upstreams for these routes. Changes nothing in use. @throws if a file of `tls` is bad */
   async prepare(routes: readonly Pick<RouteSettings, 'name' | 'origin' | 'upstream'>[]): Promise<Prepared> {
+    const { names } = this.#options
+    names.forgetUnused()
+    await Promise.all(
+      routes.map(({ upstream }) => names.ask(serversOf(upstream, upstream.url), upstream.connectTimeout)),
+    )
     const known = new Map([...this.#byRoute.values()].map(upstream => [JSON.stringify(upstream.settings), upstream]))
     const byRoute = new Map<string, Upstream>()
     const byKey = new Map<string, Upstream>()
-    const authorities = new Map<Upstream, Buffer>()
+    const renewed = new Map<Upstream, TlsFiles>()
+    const changed = new Map<Upstream, UpstreamSettings>()
+    const stays = new Set(routes.map(({ upstream }) => JSON.stringify(upstream)))
+    /** One of which only the servers change. */
+    const findLike = (settings: UpstreamSettings): Upstream | undefined => {
+      for (const [key, upstream] of known) {
+        if (stays.has(key) || changed.has(upstream) || !upstream.canBecome(settings)) continue
+        changed.set(upstream, settings)
+        return upstream
+      }
+      return undefined
+    }
     for (const route of routes) {
       const { upstream: settings } = route
       const key = JSON.stringify(settings)
       const url = await this.#urlOf(settings)
-      const upstream = byKey.get(key) ?? known.get(key) ?? createUpstream(settings, url, this.#options)
-      if (upstream.ca !== undefined && !byKey.has(key)) {
-        const ca = readAuthorities(settings.tls.ca!)
-        if (!ca.equals(upstream.ca)) authorities.set(upstream, ca)
+      const upstream =
+        byKey.get(key) ?? known.get(key) ?? findLike(settings) ?? new Upstream(settings, url, this.#options)
+      if (!byKey.has(key)) {
+        const files = readTlsFiles(settings.tls)
+        if (!isDeepStrictEqual(files, upstream.tlsFiles)) renewed.set(upstream, files)
       }
       byKey.set(key, upstream)
       byRoute.set(routeKey(route), upstream)
     }
-    return { byRoute, authorities }
+    return { byRoute, changed, renewed }
   }
 
   /** Replaces the current upstreams with prepared ones. After it wake the gates. */
-  commit({ byRoute, authorities }: Prepared): void {
-    for (const [upstream, ca] of authorities) upstream.trust(ca)
+  commit({ byRoute, changed, renewed }: Prepared): void {
+    for (const [upstream, settings] of changed) upstream.change(settings)
+    for (const [upstream, files] of renewed) upstream.renew(files)
     this.#handGatesOn(byRoute)
     const used = new Set(byRoute.values())
     for (const upstream of this.#byRoute.values()) if (!used.has(upstream)) this.#retired.add(upstream)
@@ -86,11 +103,12 @@ export class Upstreams {
     const all = [...this]
     for (const { quota, gate } of all) quota?.detach(gate)
     for (const upstream of all) upstream.close()
+    this.#options.names.close()
     await echo?.close()
   }
 
   /**
-   * A new upstream takes over a gate that nobody uses any more, of an upstream with the same URL: that of its route if it
+   * A new upstream takes over a gate that nobody uses any more, of an upstream with a server that it has, too: that of its route if it
    * can, else the first. So the order of those that wait, `maxInFlight` and `connections` hold across a reload. A gate that
    * is still in use is not shared: then the new upstream has its own, and its own connections.
    */
@@ -100,9 +118,9 @@ export class Upstreams {
     const heirs = new Set(byRoute.values())
     for (const upstream of before) if (heirs.delete(upstream)) free.delete(upstream.gate)
     const take = (heir: Upstream, from: Upstream | undefined): void => {
-      if (from === undefined || from.url !== heir.url || !heirs.has(heir) || !free.delete(from.gate)) return
+      if (from === undefined || !heir.sharesServer(from) || !heirs.has(heir) || !free.delete(from.gate)) return
       heirs.delete(heir)
-      for (const { gate, breaker } of before) if (gate === from.gate) breaker?.retire()
+      for (const each of before) if (each.gate === from.gate) each.retire()
       heir.replace(from)
     }
     for (const [route, heir] of byRoute) take(heir, this.#byRoute.get(route))
@@ -110,9 +128,9 @@ export class Upstreams {
   }
 
   #close(upstream: Upstream): void {
-    const { gate, quota, warmUp } = upstream
+    const { gate, quota } = upstream
     this.#retired.delete(upstream)
-    if (warmUp !== undefined) quota?.warmUps.delete(warmUp)
+    quota?.warming.delete(upstream)
     if (![...this].some(other => other.gate === gate)) quota?.detach(gate)
     upstream.close()
   }
@@ -128,9 +146,9 @@ export class Upstreams {
     }
     for (const upstream of all) {
       upstream.quota = quotas.get(nameOf(upstream))
-      const { quota, warmUp } = upstream
+      const { quota } = upstream
       quota?.attach(upstream.gate)
-      if (warmUp !== undefined) quota?.warmUps.add(warmUp)
+      quota?.warming.add(upstream)
     }
   }
 
@@ -160,5 +178,53 @@ export class Upstreams {
     if (url !== 'echo:') return url
     this.#echo ??= startEcho()
     return (await this.#echo).url
+  }
+}
+
+interface Echo {
+  readonly url: string
+  close(): Promise<void>
+}
+
+/** Starts the built-in upstream (`"upstream": "echo:"`) on a free loopback port. */
+async function startEcho(): Promise<Echo> {
+  let count = 0
+  let last: number | undefined
+  const server = createServer((req, res) => {
+    const now = performance.now()
+    count += 1
+    const since = last === undefined ? null : Math.round(now - last)
+    last = now
+    let bytes = 0
+    req.on('data', (chunk: Buffer) => {
+      bytes += chunk.length
+    })
+    req.on('end', () => {
+      const answer = {
+        request: count,
+        msSincePrevious: since,
+        method: req.method,
+        path: req.url,
+        bytes,
+        headers: req.headers,
+      }
+      const body = `${JSON.stringify(answer)}\n`
+      res.writeHead(200, { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) })
+      res.end(body)
+    })
+  })
+  server.requestTimeout = 0
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    // Each worker has its own: with a shared port it would go with the worker that took the connection.
+    server.listen({ port: 0, host: '127.0.0.1', exclusive: true }, resolve)
+  })
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    close: () =>
+      new Promise(resolve => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
   }
 }

@@ -1,9 +1,10 @@
 /** What every parser reads of a log line. Each format has its own parser. */
 
-import type { FieldUse } from './field-names.js'
-import type { FormatName } from './format-names.js'
+import { isObject } from '../../config/checks/partial-config.js'
+import { readAddress } from '../../proxy/http/client-address.js'
+import type { FieldUse, FormatName } from './format-names.js'
+import type { Timestamp } from './timestamp.js'
 
-/** The errors of a line. */
 export type BadLine =
   | 'no address'
   | 'no time'
@@ -19,11 +20,8 @@ export type BadLine =
 
 /** A line that is not about a request, which is no error. */
 export const SKIPPED = 'skipped'
-
 /** How much of a name to show, in characters. */
 const SHOWN = 60
-
-/** A line about the log itself. */
 export const DIRECTIVE = 'directive'
 
 /**
@@ -50,7 +48,6 @@ export abstract class LineParser {
 
   /** Whether syslog or the journal may have put a prefix before a line. */
   readonly prefixed: boolean = true
-
   /** Whether the logged time is that of the end, so that `duration` is needed. */
   abstract readonly timed: boolean
 
@@ -59,18 +56,12 @@ export abstract class LineParser {
     return this.timed ? this.duration : undefined
   }
 
-  /** Reads a line. Undefined: the line is good, and the fields hold it until the next call. */
   abstract parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | typeof DIRECTIVE | undefined
-
-  /** The authority of the request. */
   abstract host(): string | undefined
-
   /** @param name in lower case */
   abstract header(name: string): string | undefined
-
   /** Whether lines of this log can have the header; `host` stands for the authority. */
   abstract has(name: string): boolean
-
   /** How many lines had a client, how many of these a name instead of an address, and the first name. */
   #clients = 0
   #names = 0
@@ -100,7 +91,6 @@ const SPACE = 32
 const STAR = 42
 const MINUS = 45
 const SLASH = 47
-
 /** What a method may consist of (RFC 9110, section 5.6.2). Most have capitals only. */
 const CAPITAL = 1
 const TOKEN = 2
@@ -129,4 +119,117 @@ export function readRequestLine(parser: LineParser, bytes: Uint8Array, from: num
   while (at < to && bytes[at] !== SPACE) at += 1
   parser.targetTo = at
   return at > parser.targetFrom
+}
+
+export interface RequestTexts {
+  /** `GET / HTTP/1.1`; the version may be missing. */
+  readonly request: string
+  readonly address: string
+  readonly agent?: string | undefined
+}
+
+class TextBuffer {
+  bytes = Buffer.allocUnsafeSlow(1 << 12)
+  end = 0
+
+  put(text: string): void {
+    const needed = this.end + 3 * text.length
+    if (needed > this.bytes.length) {
+      const more = Buffer.allocUnsafeSlow(2 * needed)
+      more.set(this.bytes.subarray(0, this.end))
+      this.bytes = more
+    }
+    this.end += this.bytes.write(text, this.end)
+  }
+}
+
+export abstract class TextLineParser extends LineParser {
+  readonly #texts = new TextBuffer()
+  protected authority: string | undefined
+  /** How long the answer took, in ms. Undefined: the line does not tell. */
+  protected took: number | undefined
+
+  override get serviceTime(): number | undefined {
+    return this.took
+  }
+
+  host(): string | undefined {
+    return this.authority
+  }
+
+  protected keep({ second, fraction }: Timestamp, { request, address, agent = '' }: RequestTexts): BadLine | undefined {
+    this.second = second
+    this.fraction = fraction
+    this.countClient(readAddress(address) === undefined ? address : undefined)
+    const texts = this.#texts
+    texts.end = 0
+    texts.put(request)
+    this.addressFrom = texts.end
+    texts.put(address)
+    this.addressTo = texts.end
+    texts.put(agent === '-' ? '' : agent)
+    this.agentFrom = this.addressTo
+    this.agentTo = texts.end
+    this.bytes = texts.bytes
+    return readRequestLine(this, texts.bytes, 0, this.addressFrom) ? undefined : 'not an HTTP request'
+  }
+
+  /** The user agent is the only header, unless a format says otherwise. */
+  header(name: string): string | undefined {
+    if (name !== 'user-agent' || this.agentFrom === this.agentTo) return undefined
+    return Buffer.from(this.bytes.subarray(this.agentFrom, this.agentTo)).toString()
+  }
+}
+
+export function lineText(bytes: Uint8Array, from: number, to: number): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString()
+}
+
+/** A part of a line; undefined where the log has `-` or nothing. */
+export function unlessMissing(text: string | undefined): string | undefined {
+  return text === '-' || text === '' ? undefined : text
+}
+
+/** The first of the addresses in `X-Forwarded-For`: the client. */
+export function firstAddress(list: string): string | undefined {
+  return unlessMissing(list.split(',', 1)[0]!.trim())
+}
+
+const ABSOLUTE = /^(\S+) [a-z]+:\/\/([^/?\s]*)(\S*)/
+
+/** A request line with its target in origin form, and the authority that the target had. */
+export function inOriginForm(request: string): { request: string; host: string | undefined } {
+  const absolute = ABSOLUTE.exec(request)
+  if (absolute === null) return { request, host: undefined }
+  const [, method, authority, rest = ''] = absolute
+  return { request: `${method} ${rest.startsWith('/') ? rest : `/${rest}`}`, host: unlessMissing(authority) }
+}
+
+export type JsonObject = Record<string, unknown>
+/** A string, or a number that is missing. */
+const REPAIRED = /"(?:[^"\\]|\\.)*(?:"|\\?$)|:\s*(?:-\s*)?(?=[,}])/g
+
+export function readJsonObject(text: string): JsonObject | undefined {
+  const object = parsed(text)
+  if (object !== undefined) return object
+  const changed = text.replace(REPAIRED, repaired)
+  return changed === text ? undefined : parsed(changed)
+}
+
+function parsed(text: string): JsonObject | undefined {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isObject(value) ? value : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** What nginx writes without `escape=json`: bytes as `\xC3`, and `-` or nothing for a number that it does not have. */
+function repaired(text: string): string {
+  if (text.startsWith(':')) return ':null'
+  return text.replace(/(?:\\x[\dA-F]{2})+|\\./gi, escaped => {
+    if (!escaped.startsWith('\\x')) return escaped
+    return JSON.stringify(Buffer.from(escaped.replaceAll('\\x', ''), 'hex').toString()).slice(1, -1)
+  })
 }

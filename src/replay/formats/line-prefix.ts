@@ -19,8 +19,8 @@ const TAG = '[^\\s:[\\]]{1,64}(?:\\[[^\\s\\]]{0,32}\\])?:(?: +|(?=\\{))'
 /** RFC 5424: host, program, process, kind of message, and data in brackets. */
 const FIELDS = '(?:\\S{1,255} ){4}(?:-|(?:\\[(?:[^\\]"\\\\]|\\\\.|"(?:[^"\\\\]|\\\\.)*")*\\])+) (?:\\xef\\xbb\\xbf)?'
 const SYSLOG = `${PRIORITY}(?:${TIME} (?:\\S{1,255} )?${TAG}|\\d{1,2} ${ISO_TIME} ${FIELDS})`
-/** `docker compose logs`: `web-1  | `. */
-const COMPOSE = '[\\w.-]{1,64} {1,64}\\| ?'
+/** `docker compose logs`: `web-1  | `, and `docker service logs`: `web.1.x7k@node    | `. */
+const COMPOSE = '[\\w.@-]{1,128} {1,64}\\| ?'
 /** `kubectl logs --prefix`. */
 const POD = '\\[pod/[^\\]\\s]{1,255}\\] '
 /** The files of Kubernetes (CRI), or `docker logs -t`, which has a time only. That stands before an address or a bracket. */
@@ -33,12 +33,8 @@ const BEGINNING = new RegExp(
   'y',
 )
 
-/** The longest prefix, in characters. */
 const LONGEST = 1_024
-
-/** The longest name of a container. */
-const LONGEST_NAME = 64
-
+const LONGEST_NAME = 128
 const TAB = 9
 const SPACE = 32
 const MINUS = 45

@@ -1,11 +1,7 @@
-/** The times of logs. */
-
 const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec']
 const CLF = /^(\d\d)\/([A-Za-z]{3})\/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d+))? ([+-]\d\d:?\d\d)$/
 const ISO = /^(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?\s*(Z|UTC|GMT|[+-]\d\d:?\d\d)?$/i
 const NUMBER = /^\d{9,19}(\.\d+)?$/
-
-/** The number of a leap second within its minute. */
 const MOST_SECONDS = 60
 
 export interface Timestamp {
@@ -61,7 +57,6 @@ function sinceEpoch(text: string): Timestamp {
   return { second, fraction: fractionOf(scale === 0 ? fraction : whole.slice(-scale) + (fraction ?? '')) }
 }
 
-/** @param digits after the decimal point */
 function fractionOf(digits: string | undefined): number {
   return digits === undefined ? -1 : Number(`0.${digits}`) * 1_000
 }

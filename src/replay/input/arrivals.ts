@@ -5,10 +5,11 @@
  * longer window, so files are always sorted completely. Standard input is read once.
  */
 
+import { AGENT_CLASSES, classifyAgent } from '../../http/agent-class.js'
 import { FORMAT_LIST, type FormatName } from '../formats/format-names.js'
 import type { LineParser } from '../formats/line-parser.js'
 import { detectFormat, type FormatOptions } from '../formats/parsers/detect.js'
-import { Agents } from './agent-classes.js'
+import { ByteInterner } from './byte-interner.js'
 import type { Directory } from './client-directory.js'
 import { type JournalDecoder, journalDecoderFor } from './journal.js'
 import { type BadExample, BadLines, clipped, Scanner } from './line-scanner.js'
@@ -17,17 +18,14 @@ import { Reorder } from './reorder.js'
 
 /** Seconds of log time. */
 const WINDOW = 60
-
 /** How much of a log to look at for its format, in bytes. */
 const HEAD = 1 << 16
-
-/** The longest window, in seconds. Files that are further out of order are not sorted. */
+/** The longest window for a few late lines, in seconds. */
 const LONGEST_WINDOW = 86_400
-
+const MOST_LATE = 100
 /** Ends the last message of a journal that was cut off. */
 const NEWLINE = Buffer.from('\n')
-
-export type Arrive = (at: number, id: number, agent: number) => void
+type Arrive = (at: number, id: number, agent: number) => void
 
 export interface ArrivalsOptions extends FormatOptions {
   /** Names of files; `-` is standard input. */
@@ -38,19 +36,18 @@ export interface ArrivalsOptions extends FormatOptions {
   readonly directory: Directory
   /** Called with the parser of each log before its first line. */
   readonly begin?: (parser: LineParser, log: string) => void
-  /** Called with how long each answer took, in ms, where the log tells. Again, where the logs are read again. */
   readonly onServiceTime?: (ms: number) => void
   /** Called now and then with the numbers of bytes and lines read. */
   readonly progress?: (bytes: number, lines: number) => void
 }
 
-/** The result of reading the logs. */
 export interface Reading {
   readonly lines: number
-  /** Lines that are not about requests. */
+  /** Records of a shaper's log that are not about a request that reached a bucket. */
   readonly skipped: number
   readonly requests: number
   readonly bad: BadLines
+  /** Requests that came later than the window of a stream allows. */
   readonly late: number
   readonly formats: readonly FormatName[]
   /** Whether any time has whole seconds only. */
@@ -68,7 +65,6 @@ export interface Reading {
   readonly errors: readonly InputError[]
 }
 
-/** Receives the requests of logs. */
 export interface ArrivalSink {
   /** Called before the first arrival. @param origin ms since 1970 that arrivals count from */
   begin?(origin: number): void
@@ -85,7 +81,6 @@ export class LogArrivals {
     this.#logs = options.logs
   }
 
-  /** Whether the logs can be read again. */
   get repeatable(): boolean {
     return !this.#logs.includes(STDIN)
   }
@@ -101,8 +96,10 @@ export class LogArrivals {
     for (;;) {
       const result = open()
       const { reading, latest } = await this.#readOnce(result)
-      // A time that is very far off is an error in the log, and no reason to sort everything.
-      if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
+      const isFew = reading.late * MOST_LATE <= reading.requests
+      if (!this.repeatable && !isFew) throw unordered(reading, latest)
+      // A few times that are very far off are errors in the log, and no reason to sort everything.
+      if (latest === 0 || !this.repeatable || (isFew && latest > LONGEST_WINDOW)) return { reading, result }
       this.#window += latest
     }
   }
@@ -139,6 +136,12 @@ export class LogArrivals {
   }
 }
 
+function unordered({ late, requests, notes }: Reading, latest: number): InputError {
+  const how = `${late} of ${requests} requests are late by up to ${Math.ceil(latest / 60)} min`
+  const why = `standard input is not in the order of time: ${how}; name the files instead, which are sorted (gzipped ones, too)`
+  return new InputError([why, ...notes].join('\nshaper: '))
+}
+
 interface PassOptions {
   /** Seconds of log time. */
   readonly window: number
@@ -172,7 +175,6 @@ class Pass {
     this.#pass = pass
   }
 
-  /** Reads one log. What cannot be read becomes one of the errors of the reading. */
   async read(log: string): Promise<void> {
     try {
       const { head, rest } = await openLog(log, this.#options.stdin, bytes => {
@@ -258,7 +260,6 @@ class Pass {
     this.#refuse(log, `cannot be read as ${format}: ${share} are bad`, firstUnread)
   }
 
-  /** Refuses a log of no known format. One without any line is accepted. */
   #refuseUnknown(log: string, head: readonly Buffer[]): void {
     const lines = Buffer.concat(head).toString('latin1').split('\n')
     const at = lines.findIndex(line => line.trim() !== '')
@@ -269,8 +270,13 @@ class Pass {
 
   #refuse(log: string, what: string, { line, reason, text }: Partial<BadExample>): void {
     const why = reason === undefined ? '' : `, ${reason}`
+    const [, missing] = /^no (address|time|request)$/.exec(reason ?? '') ?? []
+    const field =
+      what.includes('as json') && missing !== undefined
+        ? `name the field with --field ${missing === 'address' ? 'ip' : missing}=NAME, `
+        : ''
     this.#refused.push(
-      `${shown(log)} ${what}; the first is line ${line}${why}: ${text}; name the format with --format ${FORMAT_LIST}, or remove what stands before each request, and lines that are no requests`,
+      `${shown(log)} ${what}; the first is line ${line}${why}: ${text}; ${field}name the format with --format ${FORMAT_LIST}, or remove what stands before each request, and lines that are no requests`,
     )
   }
 
@@ -289,7 +295,6 @@ class Pass {
   }
 }
 
-/** The beginning of a log, and what follows. */
 interface Opened {
   readonly head: readonly Buffer[]
   readonly rest: AsyncGenerator<Buffer>
@@ -341,4 +346,22 @@ async function* failing(error: unknown): AsyncGenerator<Buffer> {
 
 function shown(log: string): string {
   return log === STDIN ? 'standard input' : JSON.stringify(log)
+}
+
+const REMEMBERED = 1 << 15
+
+class Agents {
+  readonly #agents = new ByteInterner(REMEMBERED)
+  readonly #classes = new Uint8Array(REMEMBERED)
+
+  /** The index of the class in AGENT_CLASSES. */
+  classOf({ bytes, agentFrom, agentTo }: LineParser): number {
+    const known = this.#agents.size
+    const id = this.#agents.find(bytes, agentFrom, agentTo)
+    if (id >= 0 && id < known) return this.#classes[id]!
+    const text = Buffer.from(bytes.buffer, bytes.byteOffset + agentFrom, agentTo - agentFrom).toString('latin1')
+    const found = AGENT_CLASSES.indexOf(classifyAgent(text))
+    if (id >= 0) this.#classes[id] = found
+    return found
+  }
 }

@@ -18,7 +18,6 @@ export class ByteInterner {
   /** The random start of each hash, so that nobody can write a log full of collisions. */
   readonly #basis = (Math.random() * 2 ** 32) | 0
 
-  /** @param most how many byte strings to keep */
   constructor(most = 2 ** 29 - 1) {
     this.#most = most
   }
@@ -40,7 +39,6 @@ export class ByteInterner {
     return this.#size < this.#most ? this.#add(hash, place, bytes.subarray(from, to)) : -1
   }
 
-  /** The bytes of an id, read as UTF-8. */
   text(id: number): string {
     return this.#bytes.toString('utf8', this.#starts[id]!, this.#starts[id + 1]!)
   }

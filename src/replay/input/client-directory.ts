@@ -1,4 +1,3 @@
-/** Numbers the clients of a log, and with a configuration the kinds of requests. */
 import { needsOf } from '../../config/derived/header-needs.js'
 import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
@@ -6,12 +5,13 @@ import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import type { RequestFacts } from '../../proxy/http/request.js'
+import type { KeyLimits } from '../../proxy/limits/key-limits.js'
 import { NO_BODY } from '../../proxy/routing/bucket-costs.js'
+import { NO_CLAIMS } from '../../proxy/routing/key.js'
 import { createRule, type RouteBucket, type Rule } from '../../proxy/routing/route.js'
 import type { LineParser } from '../formats/line-parser.js'
 import { ByteInterner } from './byte-interner.js'
 
-/** Numbers what the lines of a log are about, from 0. */
 export interface Directory {
   /** The number of the line that a parser has just read. */
   identify(parser: LineParser): number
@@ -66,14 +66,12 @@ export interface RequestKind {
   readonly keys: readonly string[] | undefined
   readonly limits: readonly BucketLimits[]
   readonly cost: number
-  /** In each bucket, where they may differ. */
   readonly costs?: readonly number[]
   readonly weight: number
   readonly priority: number
   readonly client: number
 }
 
-/** Numbers kinds of requests by the routes of a configuration. */
 export class RouteDirectory implements Directory {
   readonly kinds: RequestKind[] = []
   readonly #rules: readonly Rule[]
@@ -83,10 +81,10 @@ export class RouteDirectory implements Directory {
   readonly #clients = new ByteInterner()
 
   /** @param client whether a client is the first key of its stack, or its address */
-  constructor({ routes }: Settings, client: 'first key' | 'address' = 'first key') {
-    this.#rules = routes.map(createRule)
+  constructor({ routes }: Settings, client: 'first key' | 'address' = 'first key', keyLimits?: KeyLimits) {
+    this.#rules = routes.map(route => createRule(route, keyLimits))
     this.#client = client
-    this.#headers = headersOf(routes)
+    this.#headers = [...new Set(needsOf(routes).map(({ name }) => name))].filter(name => name !== 'host')
   }
 
   identify(parser: LineParser): number {
@@ -95,17 +93,13 @@ export class RouteDirectory implements Directory {
     const address = readAddress(written) ?? written
     const ip = addressKey(address)
     const rule = this.#rules.find(candidate => candidate.matches({ facts, address }))
-    if (rule === undefined || rule.settings.mode === 'off')
-      return this.#kindOf(`${rule?.name ?? ''}\n\n${ip}`, () => ({
-        rule,
-        keys: [],
-        limits: [],
-        cost: 0,
-        weight: 1,
-        priority: DEFAULT_PRIORITY,
-        client: this.#clientId(ip),
-      }))
-    const context = { facts, address, ip, route: rule.name }
+    if (rule === undefined || rule.settings.mode === 'off') {
+      const kind = { rule, keys: [], limits: [], cost: 0, weight: 1, priority: DEFAULT_PRIORITY }
+      return this.#kindOf(`${rule?.name ?? ''}\n\n${ip}`, () => ({ ...kind, client: this.#clientId(ip) }))
+    }
+    // A log has no certificates, tokens and bodies.
+    const unknown = { certificate: undefined, claims: NO_CLAIMS, body: NO_BODY }
+    const context = { facts, address, ip, route: rule.name, ...unknown }
     const used: RouteBucket[] = []
     const keys: string[] = []
     let isWhole = true
@@ -118,17 +112,19 @@ export class RouteDirectory implements Directory {
       keys.push(value!)
     }
     const cost = rule.cost(facts)
-    const tiers = used.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
+    const owners = used.map(({ owner }, at) => (isWhole ? owner(keys[at]!, facts) : undefined))
     const [first] = used[0] === rule.buckets[0] ? keys : []
     const owner = this.#client === 'address' || first === undefined ? ip : first
-    const names = used.map(({ settings }, at) => `${settings.name} ${tiers[at]?.name}`).join()
+    const names = used.map(({ settings }, at) => `${settings.name} ${owners[at]?.limits.tier}`).join()
     const id = `${rule.name}\n${cost}\n${names}\n${owner}\n${isWhole}\n${keys.join('\r')}`
     return this.#kindOf(id, () => {
-      const settings = used.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings, member: tiers[at] }))
+      const settings = used.map((bucket, at) => ({ ...bucket, own: owners[at] ?? bucket.settings, member: owners[at] }))
       const inOrder = [...settings].sort((a, b) => a.place - b.place)
       const ofRoute = rule.settings.priority
-      // A log has no bodies.
-      const costs = rule.bucketCosts?.reserve(used.map(nameOf), NO_BODY)
+      const costs = rule.bucketCosts?.reserve(
+        used.map(({ settings }) => settings.name),
+        NO_BODY,
+      )
       return {
         rule,
         keys: isWhole ? keys : undefined,
@@ -197,12 +193,4 @@ const NO_FACTS: Omit<RequestFacts, 'method' | 'target' | 'path' | 'host' | 'rawH
 
 function textOf({ bytes }: LineParser, from: number, to: number): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1')
-}
-
-function headersOf(routes: Settings['routes']): string[] {
-  return [...new Set(needsOf(routes).map(({ name }) => name))].filter(name => name !== 'host')
-}
-
-function nameOf({ settings }: RouteBucket): string {
-  return settings.name
 }

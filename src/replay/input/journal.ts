@@ -5,17 +5,14 @@
  * An entry of the export format ends with an empty line. A field is `NAME=value`, or where the value is no plain text
  * `NAME`, a newline, the length as 64 bits (little endian), the value and a newline.
  */
-import { readJsonObject } from '../formats/json-object.js'
+import { readJsonObject } from '../formats/line-parser.js'
 
 const NEWLINE = 10
 const EQUALS = 61
 const MESSAGE = 'MESSAGE'
-
 /** The longest name of a field, in bytes, and the longest line of JSON. */
 const LONGEST_NAME = 64
 const LONGEST_ENTRY = 1 << 20
-
-/** How many bytes tell the length of a value. */
 const SIZE = 8
 
 /** Takes the pieces of a journal and returns the messages that are complete, as lines. */
@@ -23,7 +20,6 @@ export interface JournalDecoder {
   decode(piece: Buffer): Buffer
 }
 
-/** The decoder for a log with this beginning; undefined: it is no journal. */
 export function journalDecoderFor(head: Buffer): JournalDecoder | undefined {
   const end = head.indexOf(NEWLINE)
   const first = head.toString('utf8', 0, end < 0 ? head.length : end)
@@ -36,7 +32,6 @@ export function journalDecoderFor(head: Buffer): JournalDecoder | undefined {
 class ExportDecoder implements JournalDecoder {
   #state: 'name' | 'text' | 'size' | 'data' = 'name'
   #name = ''
-  /** The bytes of a length so far. */
   #size: number[] = []
   /** The bytes of a value that are still to come, with the newline after them. */
   #left = 0

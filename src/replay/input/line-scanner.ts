@@ -1,25 +1,20 @@
-/** Splits the pieces of a log into lines and passes them to a parser. */
 import { type BadLine, DIRECTIVE, type LineParser, SKIPPED } from '../formats/line-parser.js'
 import { bodyStart, isRemark, textStart } from '../formats/line-prefix.js'
 
 const NEWLINE = 10
 const RETURN = 13
-
 /** The longest line, in bytes. No server accepts a request that makes a longer one. */
 export const LONGEST_LINE = 1 << 18
-
 /** How many bad lines to show, and how many characters of each. */
 const SHOWN = 5
 const CLIPPED = 120
 
 export interface BadExample {
-  /** From 1. */
   readonly line: number
   readonly reason: BadLine
   readonly text: string
 }
 
-/** Lines that could not be read. */
 export class BadLines {
   count = 0
   readonly reasons = new Map<BadLine, number>()
@@ -36,7 +31,6 @@ function exampleOf(reason: BadLine, line: number, text: Buffer): BadExample {
   return { line, reason, text: clipped(text) }
 }
 
-/** The beginning of a line, to show it. */
 export function clipped(text: Buffer): string {
   return printable(text.subarray(0, 4 * CLIPPED).toString(), CLIPPED)
 }
@@ -49,7 +43,6 @@ export function printable(text: string, longest: number): string {
 
 export class Scanner {
   lines = 0
-  /** Lines that are not about requests. */
   skipped = 0
   /** Lines that could not be read, and the first of them. */
   unread = 0
@@ -58,7 +51,6 @@ export class Scanner {
   readonly #parser: LineParser
   readonly #good: (parser: LineParser) => void
   readonly #bad: BadLines
-  /** The beginning of a line that is not complete yet. */
   #carried: Buffer[] = []
   #carriedBytes = 0
 
@@ -85,16 +77,13 @@ export class Scanner {
     if (from < chunk.length) this.#carry(chunk.subarray(from))
   }
 
-  /** Ends the line that has begun. */
   end(): void {
     if (this.#carriedBytes === 0) return
+    // Of a line that is too long it has more than the longest.
     const line = Buffer.concat(this.#carried)
     this.#carried = []
-    const tooLong = this.#carriedBytes > LONGEST_LINE
     this.#carriedBytes = 0
-    if (!tooLong) return this.#line(line, 0, line.length)
-    this.lines += 1
-    this.#addBad('too long', line)
+    this.#line(line, 0, line.length)
   }
 
   /** How many lines are not about the log itself. */
@@ -112,6 +101,7 @@ export class Scanner {
     const from = textStart(bytes, begin, to)
     if (to === from) return
     this.lines += 1
+    if (to - begin > LONGEST_LINE) return this.#addBad('too long', bytes.subarray(from, to))
     const parser = this.#parser
     const start = parser.prefixed ? bodyStart(bytes, from, to) : from
     const reason = start < 0 ? 'unknown prefix' : isRemark(bytes, from) ? DIRECTIVE : parser.parse(bytes, start, to)

@@ -1,12 +1,8 @@
-/** Reads the bytes of logs: plain or gzipped files, and standard input. */
 import { type FileHandle, open } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 
-/** How much to read at once, in bytes. */
 const CHUNK = 1 << 20
-
-/** The name for standard input. */
 export const STDIN = '-'
 
 /** A log that cannot be read, or not to its end. The message has the remedy. */

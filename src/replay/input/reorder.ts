@@ -9,16 +9,13 @@
  */
 
 import { type SecondGroup, SecondWindow } from './second-window.js'
-import { timeInSecond } from './spread-in-second.js'
 
-export interface ReorderOptions {
-  /** Seconds of log time. */
+interface ReorderOptions {
   readonly window: number
   /** The seed for spreading; undefined: whole seconds stay whole. */
   readonly seed: number | undefined
   /** Whether lines tell the duration of their requests. */
   readonly timed: boolean
-  /** Called for each arrival in order, with the ms since `origin` and its tag. */
   readonly arrive: (at: number, tag: number) => void
 }
 
@@ -27,7 +24,8 @@ export class Reorder {
   readonly #begun: SecondWindow | undefined
   readonly #seed: number | undefined
   readonly #arrive: (at: number, tag: number) => void
-  #origin = Number.NaN
+  /** The second that times count from: the first logged second, since 1970. */
+  origin = Number.NaN
 
   constructor({ window, seed, timed, arrive }: ReorderOptions) {
     this.#seed = seed
@@ -42,12 +40,6 @@ export class Reorder {
       : undefined
   }
 
-  /** The second that times count from: the first logged second, since 1970. */
-  get origin(): number {
-    return this.#origin
-  }
-
-  /** How many lines came later than the window allows. */
   get late(): number {
     return this.#logged.late + (this.#begun?.late ?? 0)
   }
@@ -64,18 +56,17 @@ export class Reorder {
    * @param tag passed on with the arrival
    */
   push(second: number, fraction: number, duration: number, tag: number): void {
-    if (Number.isNaN(this.#origin)) this.#origin = second
+    if (Number.isNaN(this.origin)) this.origin = second
     this.#logged.push(second, fraction, duration, tag)
   }
 
-  /** Passes on everything that still waits. */
   end(): void {
     this.#logged.end()
     this.#begun?.end()
   }
 
   #base(second: number): number {
-    return (second - this.#origin) * 1_000
+    return (second - this.origin) * 1_000
   }
 
   #settle(group: SecondGroup): void {
@@ -102,4 +93,20 @@ export class Reorder {
       begun.push(second + seconds, arrival - seconds * 1_000, 0, tags[at]!)
     }
   }
+}
+
+/**
+ * The assumed time of a request within its second, for logs with whole seconds. The k-th of n requests (from 0, in log
+ * order) lies in the k-th of n equal parts, at a place given by a hash of the seed, the second and k.
+ *
+ * @param seed a whole number
+ * @param second since 1970
+ * @returns ms since the beginning of the second, at least 0 and below 1000
+ */
+export function timeInSecond(seed: number, second: number, k: number, n: number): number {
+  let x = seed ^ Math.imul(second, 0x9e3779b1) ^ Math.imul(k + 1, 0x85ebca6b)
+  x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
+  x = Math.imul(x ^ (x >>> 15), 0x735a2d97)
+  x ^= x >>> 15
+  return (1_000 * (k + (x >>> 0) / 2 ** 32)) / n
 }

@@ -1,12 +1,14 @@
+/** How many entries a second has room for at first. A long window has many seconds with few. */
+const LEAST = 4
+
 /** The entries of one second, in the order in which they came. Only the first `size` entries count. */
 export class SecondGroup {
   second = 0
   size = 0
-  tags = new Int32Array(16)
+  tags = new Int32Array(LEAST)
   /** ms since the beginning of the second; -1: not known. */
-  offsets = new Float64Array(16)
-  /** ms */
-  durations = new Float64Array(16)
+  offsets = new Float64Array(LEAST)
+  durations = new Float64Array(LEAST)
 
   add(offset: number, duration: number, tag: number): void {
     const at = this.size
@@ -41,13 +43,12 @@ export class SecondGroup {
   }
 }
 
-/** After this many empty seconds in a row the window skips to the next second with entries. */
+/** After so many empty seconds in a row, or as many as are open, the window looks for the next second with entries. */
 const MOST_EMPTY = 100
 
 /** Collects entries by second, and hands over each second when no more of its entries are expected. */
 export class SecondWindow {
   late = 0
-  /** How late the latest entry was, in seconds. */
   latest = 0
   readonly #length: number
   readonly #settle: (group: SecondGroup) => void
@@ -79,7 +80,6 @@ export class SecondWindow {
     this.#group.add(offset, duration, tag)
   }
 
-  /** Tells that the log has reached this second. */
   advance(second: number): void {
     this.#newest = Math.max(this.#newest, second)
     this.#close(this.#newest - this.#length)
@@ -99,14 +99,12 @@ export class SecondWindow {
     return group
   }
 
-  /** The first open second. */
   #next(): number {
     let next = Infinity
     for (const second of this.#open.keys()) next = Math.min(next, second)
     return next
   }
 
-  /** Hands over all seconds before `edge`. */
   #close(edge: number): void {
     if (this.#open.size > 0 && this.#edge === -Infinity) this.#edge = Math.min(...this.#open.keys())
     let missed = 0
@@ -115,7 +113,7 @@ export class SecondWindow {
       if (group === undefined) {
         missed += 1
         // A quiet night is skipped, not walked second by second.
-        this.#edge = missed < MOST_EMPTY ? this.#edge + 1 : Math.min(edge, this.#next())
+        this.#edge = missed < Math.max(MOST_EMPTY, this.#open.size) ? this.#edge + 1 : Math.min(edge, this.#next())
         continue
       }
       missed = 0

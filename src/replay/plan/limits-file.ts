@@ -1,5 +1,3 @@
-/** Limits from a configuration file. Keys that only serving needs may be missing. */
-
 import { readFileSync } from 'node:fs'
 import { isObject } from '../../config/checks/partial-config.js'
 import { ConfigError, type Flags, type Problem, parseConfig } from '../../config/load.js'

@@ -1,14 +1,12 @@
-/** What a replay has to do, and checks of the limits against it. */
-
-import { needsOf } from '../../config/derived/header-needs.js'
+import { keyPartsOf, needsOf } from '../../config/derived/header-needs.js'
 import { ConfigError, type Problem } from '../../config/load.js'
+import { formatKeyPart } from '../../config/schema/key.js'
 import type { BucketSettings, RouteSettings, Settings } from '../../config/settings.js'
-import type { FieldNames, FieldUse } from '../formats/field-names.js'
+import type { FieldNames, FieldUse } from '../formats/format-names.js'
 import type { LineParser } from '../formats/line-parser.js'
-import type { FormatOptions } from '../formats/parsers/detect.js'
+import type { ArrivalsOptions } from '../input/arrivals.js'
 import { STDIN } from '../input/log-files.js'
-import type { Bound } from '../runs/bound-run.js'
-import type { Point } from '../runs/level-rows.js'
+import type { Bound, Point } from '../runs/level-rows.js'
 import type { GridRequest } from './sweep-grid.js'
 
 export interface ReplayLimits {
@@ -21,10 +19,7 @@ export interface ReplayLimits {
   readonly sought?: true
 }
 
-export interface Plan extends FormatOptions {
-  readonly logs: readonly string[]
-  readonly stdin: AsyncIterable<Buffer>
-  readonly seed: number | undefined
+export interface Plan extends Omit<ArrivalsOptions, 'directory' | 'begin' | 'onServiceTime'> {
   readonly limits: ReplayLimits
   /** Try all rates and capacities of a grid. */
   readonly sweep?: GridRequest
@@ -32,10 +27,8 @@ export interface Plan extends FormatOptions {
   readonly target?: readonly Bound[]
   /** How long clients wait for their answers, in ms. */
   readonly patience?: number
-  readonly progress?: (bytes: number, lines: number) => void
 }
 
-/** One bucket that every request passes at the same cost. Only such limits can be swept. */
 export interface Single {
   readonly route: RouteSettings
   readonly bucket: BucketSettings
@@ -48,7 +41,7 @@ export function singleOf({ routes }: Settings): Single | undefined {
   const [bucket] = route?.buckets ?? []
   if (route === undefined || bucket === undefined || routes.length > 1 || route.buckets.length > 1) return undefined
   const { match, mode, cost, maxWait, patience } = route
-  const { key, limits, tiers } = bucket
+  const { key, limits, tiers, outside } = bucket
   const isPlain =
     Object.keys(match).length === 0 &&
     mode !== 'off' &&
@@ -56,20 +49,20 @@ export function singleOf({ routes }: Settings): Single | undefined {
     maxWait === Infinity &&
     (mode === 'meter' || typeof patience !== 'number') &&
     tiers.length === 0 &&
+    outside === undefined &&
     key.missing !== 'skip' &&
     bucket.schedule === undefined &&
+    bucket.quota === undefined &&
     limits.blockFor === undefined &&
     (limits.overflow ?? 'reject') === 'reject'
   return isPlain ? { route, bucket, cost: cost.cost } : undefined
 }
 
-/** The same bucket with other limits. */
 export function limitsAt(limits: ReplayLimits, { route, bucket }: Single, { rate, capacity }: Point): ReplayLimits {
   const other = { ...bucket, rate, capacity, limits: { ...bucket.limits, rate, capacity } }
   return { ...limits, settings: { ...limits.settings, routes: [{ ...route, buckets: [other] }] } }
 }
 
-/** Whether the bucket has one instance for each address. */
 export function isByAddress({ bucket }: Single): boolean {
   return bucket.key.parts.length === 1 && bucket.key.parts[0]!.kind === 'ip'
 }
@@ -92,6 +85,9 @@ export function createLogChecks(fields: FieldNames, ...all: readonly ReplayLimit
   return { notes, begin }
 }
 
+/** Keys from certificates, tokens and bodies. */
+const UNLOGGED = /^(?:cert$|jwt:|body:)/
+
 /**
  * One line for each field that the limits use and the log does not have.
  *
@@ -107,10 +103,15 @@ function missingFields({ settings, plain }: ReplayLimits, parser: LineParser, lo
       }),
     )
   }
-  return missing.map(
-    ({ name, by }) =>
-      `${log} (${parser.format}) does not contain the ${fieldName(name)}, which ${by} needs; no request counts as having it`,
-  )
+  const inLog = `${log} (${parser.format})`
+  const unlogged = [...new Set(keyPartsOf(settings.routes).map(formatKeyPart))].filter(part => UNLOGGED.test(part))
+  return [
+    ...missing.map(
+      ({ name, by }) =>
+        `${inLog} does not contain the ${fieldName(name)}, which ${by} needs; no request counts as having it`,
+    ),
+    ...unlogged.map(part => `no log has what the key "${part}" is made of; no request counts as having it`),
+  ]
 }
 
 /** @throws ConfigError for a field of `--field` that has no effect on this log */

@@ -25,26 +25,19 @@
  * O(log R) passes to find where to begin, then for each 16 rates O(log B) passes to find where rejections become few, c / 2
  * passes for the ends of the gaps, and those for gaps that stay open: at most B / 4.
  */
-
-import type { Bound } from '../runs/bound-run.js'
-import { keeps, mayKeep, type PointCounts } from '../runs/bound-run.js'
-import type { Point } from '../runs/level-rows.js'
+import { type Bound, keeps, mayKeep, type Point, type PointCounts } from '../runs/level-rows.js'
 import type { Grid } from './sweep-grid.js'
 
 /** How many points to count in one pass. Each keeps a level for each client. */
 const BATCH = 64
-
 /** How many rates to try together. */
 const RATES = 16
-
 /** Into how many steps a bisection divides its range. */
 const STEPS = 8
-
 /** Rates that differ by less, relatively, are the same. */
 const ROUNDING = 1e-9
-
 /** Counts the outcomes of all arrivals at each point. */
-export type Count = (points: readonly Point[]) => Promise<readonly PointCounts[]>
+type Count = (points: readonly Point[]) => Promise<readonly PointCounts[]>
 
 /**
  * @param within the rates and capacities to consider
@@ -129,20 +122,17 @@ interface RateRange {
   readonly least: number
   readonly most: number
   readonly others: readonly number[]
-  /** Of a request. */
   readonly cost: number
 }
 
 /** The smallest capacity that keeps the bounds at one rate. */
 class RateSearch {
   readonly rate: number
-  /** The smallest known capacity that keeps the bounds. */
   best: number | undefined
   readonly #bounds: readonly Bound[]
   /** Counts are monotonic only between capacities that differ by at least the cost. */
   readonly #step: number
   #gaps: readonly Gap[]
-  /** The capacities asked for in the last round, by gap. */
   #asked: readonly (readonly number[])[] = []
   readonly #known = new Map<number, PointCounts>()
 
@@ -173,7 +163,6 @@ class RateSearch {
     return unknown.map(capacity => ({ rate: this.rate, capacity }))
   }
 
-  /** @param counts of the wanted points */
   take(counts: readonly PointCounts[]): void {
     for (const each of counts) {
       this.#known.set(each.capacity, each)

@@ -1,11 +1,9 @@
-/** The rates and capacities that a sweep tries. */
-import { exactRate } from '../../config/report/exact-units.js'
+import { exactRate } from '../../config/read-values.js'
 import { parseRate } from '../../core/units.js'
 import type { Point } from '../runs/level-rows.js'
 
 /** The default number of values of an axis. */
 const STEPS = 8
-
 /** The most values of an axis, and the most points. */
 const MOST_POINTS = 1_024
 
@@ -41,7 +39,6 @@ const FORMS = 'use e.g. "rate=1/s..20/s,capacity=5..100" or "rate=1/s|2/s|5/s"'
 
 /** How one kind of value is read, and rounded to a value that is easy to read. */
 interface Axis {
-  /** @throws RangeError */
   readonly parse: (text: string) => number
   readonly round: (value: number) => number
 }

@@ -1,7 +1,6 @@
 /** Reads the bounds that limits have to keep, and writes limits as lines of a configuration. */
 import { parseDuration } from '../../core/units.js'
-import { type Bound, METRICS } from '../runs/bound-run.js'
-import type { Point } from '../runs/level-rows.js'
+import { type Bound, METRICS, type Point } from '../runs/level-rows.js'
 import { rateText } from './sweep-grid.js'
 
 const FORMS = 'use e.g. "reject<=0.1%,p99<=2s"; there are reject and delay in %, and p50, p90, p99 and max'
@@ -31,7 +30,6 @@ export function parseTarget(text: string): Bound[] {
   return bounds
 }
 
-/** The bucket that limits are for. */
 export interface TargetBucket {
   readonly name: string
   /** Undefined: the log does not tell what its clients are told apart by. */

@@ -1,5 +1,4 @@
-/** Compares what two configurations would have done to the same requests. */
-
+import { readKeyLimits } from '../../proxy/limits/key-limits.js'
 import type { LineParser } from '../formats/line-parser.js'
 import { LogArrivals } from '../input/arrivals.js'
 import { type Directory, RouteDirectory } from '../input/client-directory.js'
@@ -11,15 +10,14 @@ import { ShaperRun } from '../runs/shaper-run.js'
 import { Waits } from '../runs/wait-quantiles.js'
 import { createReport, LONGEST_KEY, type ReplayReport } from './report.js'
 
-/** How many clients to list. */
 const LISTED = 50
 
 /** The outcomes of one client on one side; waits in ms. */
-export interface Side extends Outcomes {
+interface Side extends Outcomes {
   readonly maxWait: number
 }
 
-export interface ClientChange {
+interface ClientChange {
   readonly client: string
   readonly agent: string
   readonly requests: number
@@ -72,8 +70,8 @@ class PairDirectory implements Directory {
 /** Puts the same requests through both limits. A client is an address. */
 export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Plan, 'limits'>): Promise<DiffReport> {
   // Both directories number clients in the order in which they first appear, so the numbers are the same.
-  const directoryOfA = new RouteDirectory(a.settings, 'address')
-  const directoryOfB = new RouteDirectory(b.settings, 'address')
+  const directoryOfA = new RouteDirectory(a.settings, 'address', await readKeyLimits(a.settings.buckets))
+  const directoryOfB = new RouteDirectory(b.settings, 'address', await readKeyLimits(b.settings.buckets))
   const directory = new PairDirectory(directoryOfA, directoryOfB)
   const { notes, begin } = createLogChecks(plan.fields ?? {}, a, b)
   const serviceTimes = new Waits()

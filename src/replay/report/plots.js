@@ -1,7 +1,359 @@
 // @ts-check
-/** Shows a report on its page. */
-import { drawAgents, drawClients, drawMap, drawSeries, drawWaits } from './plots-charts.js'
-import { byId, html, moment, share, time, whole } from './plots-svg.js'
+/** Shows a report on its page, with its plots. */
+
+const SVG = 'http://www.w3.org/2000/svg'
+
+/** @param {string} name @param {Record<string, string | number>} attributes @param {(Node | string)[]} children */
+function svg(name, attributes = {}, children = []) {
+  return filled(document.createElementNS(SVG, name), attributes, children)
+}
+
+/** @param {string} name @param {Record<string, string | number>} attributes @param {(Node | string)[]} children */
+function html(name, attributes = {}, children = []) {
+  return filled(document.createElement(name), attributes, children)
+}
+
+/**
+ * @template {Element} T
+ * @param {T} element @param {Record<string, string | number>} attributes @param {(Node | string)[]} children
+ */
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value))
+  element.append(...children)
+  return element
+}
+
+/** @param {string} id */
+const byId = id => /** @type {HTMLElement} */ (document.getElementById(id))
+
+/** @param {number} value */
+const whole = value => Math.round(value).toLocaleString('en')
+
+/** @param {number} value */
+const short = value => (value >= 100 ? whole(value) : String(Number(value.toPrecision(value >= 10 ? 3 : 2))))
+
+/** @param {number} part @param {number} all */
+function share(part, all) {
+  if (part === 0 || all === 0) return '0 %'
+  const percent = (100 * part) / all
+  return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
+}
+
+/** @param {number} ms */
+function time(ms) {
+  if (ms < 1_000) return `${Number(ms.toPrecision(3))} ms`
+  const seconds = ms / 1_000
+  if (seconds < 120) return `${Number(seconds.toPrecision(3))} s`
+  return seconds < 7_200
+    ? `${Number((seconds / 60).toPrecision(3))} min`
+    : `${Number((seconds / 3_600).toPrecision(3))} h`
+}
+
+/** A time, `seconds` after another. @param {string | undefined} iso @param {number} seconds */
+function moment(iso, seconds = 0) {
+  if (iso === undefined) return ''
+  return new Date(Date.parse(iso) + seconds * 1_000)
+    .toISOString()
+    .replace('T', ' ')
+    .replace(/\.\d+Z$/, '')
+}
+
+/** Round numbers from 0 to at least `most`. @param {number} most @param {number} count */
+function ticks(most, count) {
+  const rough = most / count
+  const power = 10 ** Math.floor(Math.log10(rough))
+  const step = ([1, 2, 5, 10].find(each => each * power >= rough) ?? 10) * power
+  return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, at) => Number((at * step).toPrecision(6)))
+}
+
+/** Shows a text beside the pointer over an element. @param {Element} element @param {(event: PointerEvent) => string} say */
+function tipped(element, say) {
+  const tip = byId('tip')
+  element.addEventListener('pointermove', event => {
+    const { clientX, clientY } = /** @type {PointerEvent} */ (event)
+    tip.textContent = say(/** @type {PointerEvent} */ (event))
+    tip.hidden = false
+    const x = Math.min(clientX + 14, innerWidth - tip.offsetWidth - 8)
+    tip.style.setProperty('left', `${Math.max(8, x)}px`)
+    tip.style.setProperty('top', `${Math.max(8, clientY - tip.offsetHeight - 10)}px`)
+  })
+  element.addEventListener('pointerleave', () => {
+    tip.hidden = true
+  })
+}
+
+/** The width of a drawing in its own units. The browser scales it. @param {HTMLElement} into */
+const widthOf = into => Math.max(300, into.clientWidth)
+
+const LEFT = 46
+const BOTTOM = 22
+
+/** Draws arrivals as an area, releases as a line and rejections as a second area, each as the mean per second. */
+function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ { series }) {
+  const [width, height] = [widthOf(into), 230]
+  const { arrivals, releases, rejected, peakArrivals, peakReleases, width: seconds, start } = series
+  const count = arrivals.length
+  if (count === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request.']))
+  const rate = (/** @type {number[]} */ values, /** @type {number} */ at) => values[at] / seconds
+  const most = Math.max(
+    1 / seconds,
+    ...arrivals.map((/** @type {number} */ n) => n / seconds),
+    ...releases.map((/** @type {number} */ n) => n / seconds),
+  )
+  const marks = ticks(most, 4)
+  const top = marks.at(-1) ?? 1
+  const x = (/** @type {number} */ at) => LEFT + ((width - LEFT) * at) / count
+  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const stairs = (/** @type {number[]} */ values) =>
+    values.map(
+      (_, at) =>
+        `${x(at).toFixed(2)},${y(rate(values, at)).toFixed(2)} ${x(at + 1).toFixed(2)},${y(rate(values, at)).toFixed(2)}`,
+    )
+  const hand = svg('line', { class: 'hand', y1: 8, y2: height - BOTTOM })
+  const drawing = svg(
+    'svg',
+    { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Arrivals and releases per second over time' },
+    [
+      ...marks.flatMap(mark => [
+        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
+        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
+      ]),
+      svg('polygon', {
+        class: 'area-arrivals',
+        points: `${x(0)},${y(0)} ${stairs(arrivals).join(' ')} ${x(count)},${y(0)}`,
+      }),
+      svg('polygon', {
+        class: 'fill-rejected',
+        points: `${x(0)},${y(0)} ${stairs(rejected).join(' ')} ${x(count)},${y(0)}`,
+      }),
+      svg('polyline', { class: 'line-releases', points: stairs(releases).join(' ') }),
+      svg('text', { x: LEFT, y: height - 4 }, [moment(start)]),
+      svg('text', { x: width, y: height - 4, 'text-anchor': 'end' }, [moment(start, count * seconds)]),
+      hand,
+    ],
+  )
+  drawing.addEventListener('pointerleave', () => hand.style.setProperty('visibility', 'hidden'))
+  tipped(drawing, event => {
+    const box = drawing.getBoundingClientRect()
+    const scale = width / box.width
+    const at = Math.min(
+      count - 1,
+      Math.max(0, Math.floor((((event.clientX - box.left) * scale - LEFT) / (width - LEFT)) * count)),
+    )
+    hand.setAttribute('x1', String(x(at + 0.5)))
+    hand.setAttribute('x2', String(x(at + 0.5)))
+    hand.style.setProperty('visibility', 'visible')
+    return [
+      moment(start, at * seconds),
+      `${short(rate(arrivals, at))}/s came (peak ${whole(peakArrivals[at])})`,
+      `${short(rate(releases, at))}/s released (peak ${whole(peakReleases[at])})`,
+      `${short(rate(rejected, at))}/s rejected`,
+    ].join('\n')
+  })
+  into.replaceChildren(
+    drawing,
+    legend([
+      ['requests', 'arrivals'],
+      ['delayed', 'releases'],
+      ['rejected', 'rejected'],
+    ]),
+  )
+}
+
+/** @param {[string, string][]} entries pairs of a class and a name */
+function legend(entries) {
+  return html(
+    'p',
+    { class: 'legend' },
+    entries.map(([tone, name]) => html('span', { class: tone }, [html('i'), name])),
+  )
+}
+
+/** Draws the distribution of waits, one bar for each bin. */
+function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, delayed }) {
+  if (waits.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request would have waited.']))
+  const [width, height] = [widthOf(into), 220]
+  const most = Math.max(...waits.map((/** @type {any} */ bin) => bin.count))
+  const marks = ticks(most, 4)
+  const top = marks.at(-1) ?? 1
+  const step = (width - LEFT) / waits.length
+  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const every = Math.ceil(58 / step)
+  const bars = waits.map((/** @type {any} */ { from, to, count }, /** @type {number} */ at) => {
+    const bar = svg('rect', {
+      class: 'fill-delayed',
+      x: LEFT + at * step + 1,
+      y: y(count),
+      width: Math.max(1, step - 2),
+      height: y(0) - y(count),
+      rx: 2,
+    })
+    tipped(
+      bar,
+      () => `${time(from)} to ${time(to)}\n${whole(count)} requests, ${share(count, delayed)} of those delayed`,
+    )
+    return bar
+  })
+  into.replaceChildren(
+    svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Distribution of waits' }, [
+      ...marks.flatMap(mark => [
+        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
+        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
+      ]),
+      ...bars,
+      ...waits.flatMap((/** @type {any} */ { from }, /** @type {number} */ at) =>
+        at % every === 0
+          ? [
+              svg('text', { x: LEFT + at * step, y: height - 4, 'text-anchor': at === 0 ? 'start' : 'middle' }, [
+                time(from),
+              ]),
+            ]
+          : [],
+      ),
+    ]),
+  )
+}
+
+/** A bar of three parts: at once, delayed, rejected. @param {any} outcome @param {number} most @param {string} name */
+function stack({ requests, delayed, rejected }, most, name) {
+  const parts = [
+    ['fill-at-once', requests - delayed - rejected],
+    ['fill-delayed', delayed],
+    ['fill-rejected', rejected],
+  ]
+  let x = 0
+  const drawing = svg(
+    'svg',
+    {
+      viewBox: '0 0 100 10',
+      preserveAspectRatio: 'none',
+      height: 14,
+      role: 'img',
+      'aria-label': `${rejected} of ${requests} rejected`,
+    },
+    parts.map(([tone, count]) => {
+      const width = (100 * Number(count)) / most
+      const part = svg('rect', { class: tone, x, y: 0, width, height: 10 })
+      x += width
+      return part
+    }),
+  )
+  drawing.style.setProperty('height', '14px')
+  tipped(
+    drawing,
+    () =>
+      `${name}\n${whole(requests - delayed - rejected)} at once\n${whole(delayed)} delayed\n${whole(rejected)} rejected`,
+  )
+  return drawing
+}
+
+const OUTCOMES = /** @type {[string, string][]} */ ([
+  ['at-once', 'at once'],
+  ['delayed', 'delayed'],
+  ['rejected', 'rejected'],
+])
+
+function drawAgents(/** @type {HTMLElement} */ into, /** @type {any} */ { agents }) {
+  const rows = /** @type {[string, any][]} */ (Object.entries(agents)).filter(([, { requests }]) => requests > 0)
+  const most = Math.max(...rows.map(([, { requests }]) => requests))
+  const body = rows.map(([name, outcome]) =>
+    row([
+      name,
+      html('td', { class: 'bar' }, [stack(outcome, most, name)]),
+      whole(outcome.requests),
+      share(outcome.rejected, outcome.requests),
+    ]),
+  )
+  into.replaceChildren(list(['agent', '', 'requests', 'rejected'], body), legend(OUTCOMES))
+}
+
+function drawClients(/** @type {HTMLElement} */ into, /** @type {any} */ { clients: { hardest } }) {
+  if (hardest.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No client.']))
+  const shown = hardest.slice(0, 20)
+  const most = Math.max(...shown.map((/** @type {any} */ { requests }) => requests))
+  const body = shown.map((/** @type {any} */ client) =>
+    row([
+      client.client,
+      html('td', { class: 'left' }, [client.agent]),
+      html('td', { class: 'bar' }, [stack(client, most, client.client)]),
+      whole(client.requests),
+      whole(client.delayed),
+      whole(client.rejected),
+      share(client.rejected, client.requests),
+      client.delayed > 0 ? time(client.maxWait) : '-',
+    ]),
+  )
+  const titles = ['client', 'agent', '', 'requests', 'delayed', 'rejected', '', 'longest wait']
+  into.replaceChildren(list(titles, body), legend(OUTCOMES))
+}
+
+/** @param {(string | Element)[]} cells */
+function row(cells) {
+  return html(
+    'tr',
+    {},
+    cells.map(cell => (typeof cell === 'string' ? html('td', {}, [cell]) : cell)),
+  )
+}
+
+/** @param {string[]} titles @param {Element[]} body */
+function list(titles, body) {
+  const head = html(
+    'tr',
+    {},
+    titles.map((title, at) => html('th', at < 2 ? { class: 'left' } : {}, [title])),
+  )
+  return html('div', { class: 'wide' }, [
+    html('table', { class: 'list' }, [html('thead', {}, [head]), html('tbody', {}, body)]),
+  ])
+}
+
+/** Draws a table with one row for each rate and one column for each capacity, shaded by value. */
+function drawMap(
+  /** @type {HTMLElement} */ into,
+  /** @type {any} */ { rates, capacities, points, recommended },
+  /** @type {{ title: string, tone: string, value: (point: any) => number, text: (point: any) => string }} */ {
+    title,
+    tone,
+    value,
+    text,
+  },
+) {
+  const most = Math.max(...points.map(value))
+  const head = html('tr', {}, [
+    html('th', {}, ['r \\ b']),
+    ...capacities.map((/** @type {number} */ b) => html('th', {}, [whole(b)])),
+  ])
+  const rows = rates.map((/** @type {string} */ rate, /** @type {number} */ at) =>
+    html('tr', {}, [
+      html('th', {}, [rate]),
+      ...capacities.map((/** @type {number} */ capacity, /** @type {number} */ column) => {
+        const point = points[at * capacities.length + column]
+        const chosen = recommended !== undefined && recommended.rate === rate && recommended.capacity === capacity
+        const cell = html('td', chosen ? { class: 'chosen' } : {}, [text(point)])
+        const strength = most > 0 ? Math.sqrt(value(point) / most) : 0
+        cell.style.setProperty(
+          'background',
+          `color-mix(in srgb, var(${tone}) ${(85 * strength).toFixed(1)}%, transparent)`,
+        )
+        tipped(cell, () =>
+          [
+            `${rate}, capacity ${whole(capacity)}`,
+            `${share(point.rejected, point.requests)} rejected, ${share(point.delayed, point.requests)} delayed`,
+            `wait p50 ${time(point.wait.p50)}, p99 ${time(point.wait.p99)}, max ${time(point.wait.max)}`,
+          ].join('\n'),
+        )
+        return cell
+      }),
+    ]),
+  )
+  const table = html('table', { class: 'map' }, [
+    html('caption', {}, [title]),
+    html('thead', {}, [head]),
+    html('tbody', {}, rows),
+  ])
+  into.replaceChildren(html('div', { class: 'wide' }, [table]))
+}
 
 const report = JSON.parse(byId('report').textContent ?? '')
 const { requests, atOnce, delayed, rejected, wait, limits, clients, upstream, busiest, series } = report
@@ -84,13 +436,13 @@ drawClients(byId('clients'), report)
 if (report.sweep !== undefined) {
   drawMap(byId('sweep-rejected'), report.sweep, {
     title: 'Rejected',
-    tone: '--heat',
+    tone: '--rejected',
     value: point => point.rejected / point.requests,
     text: point => share(point.rejected, point.requests),
   })
   drawMap(byId('sweep-wait'), report.sweep, {
     title: 'p99 wait of those delayed',
-    tone: '--wait-heat',
+    tone: '--delayed',
     value: point => point.wait.p99,
     text: point => (point.delayed > 0 ? time(point.wait.p99) : '-'),
   })

@@ -1,30 +1,24 @@
-/** The report of a replay, as printed, written as JSON or drawn. */
-
+import { readFileSync } from 'node:fs'
 import { formatKeyPart } from '../../config/schema/key.js'
 import { durationText } from '../../core/units.js'
 import type { AgentClass } from '../../http/agent-class.js'
+import { policyHash } from '../../http/policy-hash.js'
 import type { Reading } from '../input/arrivals.js'
 import type { Directory } from '../input/client-directory.js'
 import { printable } from '../input/line-scanner.js'
 import { type Plan, singleOf } from '../plan/plan.js'
 import { type Grid, rateText } from '../plan/sweep-grid.js'
 import { configLines, type TargetBucket } from '../plan/target.js'
-import type { LeavingCounts } from '../runs/leaving-clients.js'
-import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
-import type { PointOutcome } from '../runs/sweep-run.js'
-import type { Peak, SeriesPoints } from '../runs/time-series.js'
+import type { PointOutcome } from '../runs/level-rows.js'
+import type { ClientOutcomes, Outcomes, Peak, RunTally, SeriesPoints } from '../runs/run-tally.js'
+import type { LeavingCounts } from '../runs/shaper-run.js'
 import { binStart, type WaitSummary, type Waits } from '../runs/wait-quantiles.js'
 
-/** How many clients to list. */
 const LISTED = 50
-
-/** The longest key to show, in characters. */
 export const LONGEST_KEY = 60
 
-/** Waits in ms, rates as in a configuration, times as ISO 8601. */
-export interface ReplayReport {
+export interface ReplayReport extends Pick<Reading, 'formats' | 'lines' | 'skipped' | 'late'>, Outcomes {
   readonly logs: readonly string[]
-  readonly formats: readonly string[]
   readonly limits: {
     readonly name: string
     readonly rate?: string
@@ -34,26 +28,17 @@ export interface ReplayReport {
     /** Where no rate was given: the smallest limits that meet the target, or the largest that were tried. */
     readonly chosen?: 'smallest' | 'largest'
   }
-  readonly lines: number
-  /** Records of a shaper's log that are not about a request that reached a bucket. */
-  readonly skipped: number
-  readonly requests: number
   readonly bad: number
   readonly badLines: {
     readonly reasons: Readonly<Record<string, number>>
     readonly examples: readonly { readonly line: number; readonly reason: string; readonly text: string }[]
   }
-  /** Requests that came later than the window of a stream allows. */
-  readonly late: number
   readonly from: string | undefined
   readonly to: string | undefined
   /** How times within a second were assumed. */
   readonly times: string
-  /** At once or after a wait. */
   readonly admitted: number
   readonly atOnce: number
-  readonly delayed: number
-  readonly rejected: number
   /** Rejected requests that had been queued first. */
   readonly expired: number
   /** Waits of the delayed requests. */
@@ -110,7 +95,6 @@ export interface SweepReport {
   readonly bucket: TargetBucket
   readonly grid: Grid
   readonly outcomes: readonly PointOutcome[]
-  /** The smallest limits that meet the target. */
   readonly found?: PointOutcome
 }
 
@@ -221,12 +205,7 @@ function distribution({ bins, count, max }: Waits): { from: number; to: number; 
     found.find(({ to }) => middle < to)!.count += inBin
   }
   while (found.at(-1)?.count === 0) found.pop()
-  return found.slice(
-    Math.max(
-      0,
-      found.findIndex(bin => bin.count > 0),
-    ),
-  )
+  return found.slice(found.findIndex(bin => bin.count > 0))
 }
 
 function rounded({ p50, p90, p99, max }: WaitSummary): WaitSummary {
@@ -235,4 +214,22 @@ function rounded({ p50, p90, p99, max }: WaitSummary): WaitSummary {
 
 function toMicroseconds(ms: number): number {
   return Math.round(ms * 1_000) / 1_000
+}
+
+/** A report as one page that loads nothing else: style, script and data are inside. */
+export function replayPage(report: ReplayReport): string {
+  const style = `\n${read('plots.css')}`
+  const script = `\n${read('plots.js')}`
+  const policy = `default-src 'none'; script-src ${policyHash(script)}; style-src ${policyHash(style)}; base-uri 'none'; form-action 'none'`
+  // It cannot end its script element. Keys and paths come from clients.
+  const data = JSON.stringify(report).replaceAll('<', '\\u003c')
+  return read('plots.html')
+    .replace('<!-- policy -->', () => `<meta http-equiv="Content-Security-Policy" content="${policy}">`)
+    .replace('<!-- style -->', () => `<style>${style}</style>`)
+    .replace('<!-- data -->', () => `<script type="application/json" id="report">${data}</script>`)
+    .replace('<!-- script -->', () => `<script type="module">${script}</script>`)
+}
+
+function read(name: string): string {
+  return readFileSync(new URL(name, import.meta.url), 'utf8')
 }

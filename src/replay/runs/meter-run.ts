@@ -4,11 +4,12 @@
  * It queues nothing, and is exact all the same: a meter admits exactly the requests that a queue admits, and a queued
  * request leaves when the level before it has drained to its slack, (level - slack) / rate later. The core promises both.
  */
-import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
+
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import { Meter } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
-import type { ReplayRun } from './run.js'
-import { RunTally } from './run-tally.js'
+import { slackOf } from '../../decider/costs.js'
+import { type ReplayRun, RunTally } from './run-tally.js'
 
 export class MeterRun implements ReplayRun {
   readonly tally = new RunTally()

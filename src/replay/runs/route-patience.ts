@@ -28,7 +28,6 @@ export function patientRoutes({ routes }: Settings): string[] {
 interface PatientReading<T extends ArrivalSink> {
   /** Told of the times of answers as the logs are read. */
   readonly serviceTimes: Waits
-  /** The names of the routes. */
   readonly routes: readonly string[]
   /** @param service how long answers take, in ms; undefined: not known */
   readonly open: (service: number | undefined) => T

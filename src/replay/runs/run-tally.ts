@@ -1,12 +1,11 @@
 /** Counts the outcomes of requests: in all, by client, by class of user agent, by second. */
+
 import { AGENT_CLASSES, type AgentClass } from '../../http/agent-class.js'
-import { Series } from './time-series.js'
 import { Waits } from './wait-quantiles.js'
 
 /** The columns of counts for each client. */
 const COUNTS = { delayed: 0, rejected: 1, agents: 2 } as const
 const COLUMNS = 2 + AGENT_CLASSES.length
-
 /** The rounding error of a sum of periods, in ms: a slot this close before a second belongs to that second. */
 const ROUNDING = 1e-4
 
@@ -26,6 +25,7 @@ export interface ClientOutcomes extends Outcomes {
 }
 
 export class RunTally {
+  clients = 0
   requests = 0
   atOnce = 0
   delayed = 0
@@ -35,19 +35,13 @@ export class RunTally {
   readonly waits = new Waits()
   readonly series = new Series()
   readonly #agents = AGENT_CLASSES.map(() => ({ requests: 0, delayed: 0, rejected: 0 }))
-  #clients = 0
   #counts = new Uint32Array(COLUMNS << 10)
   #waited = new Float64Array(1 << 10)
   #longest = new Float64Array(1 << 10)
 
-  /** How many clients there are. */
-  get clients(): number {
-    return this.#clients
-  }
-
   /** Counts an arrival. Its outcome follows now or later. @param at ms */
   arrive(at: number, client: number, agent: number): void {
-    if (client >= this.#clients) this.#enter(client)
+    if (client >= this.clients) this.#enter(client)
     this.requests += 1
     this.#counts[client * COLUMNS + COUNTS.agents + agent]! += 1
     this.#agents[agent]!.requests += 1
@@ -78,16 +72,13 @@ export class RunTally {
     this.series.reject()
   }
 
-  /** The outcomes by class of user agent. */
   agents(): Readonly<Record<AgentClass, Outcomes>> {
-    return Object.fromEntries(AGENT_CLASSES.map((name, at) => [name, { ...this.#agents[at]! }])) as Record<
-      AgentClass,
-      Outcomes
-    >
+    const entries = AGENT_CLASSES.map((name, at) => [name, { ...this.#agents[at]! }] as const)
+    return Object.fromEntries(entries) as Record<AgentClass, Outcomes>
   }
 
   outcomes(client: number): ClientOutcomes {
-    if (client >= this.#clients) {
+    if (client >= this.clients) {
       return { client, requests: 0, delayed: 0, rejected: 0, agent: 'empty', meanWait: 0, maxWait: 0 }
     }
     const counts = this.#counts.subarray(client * COLUMNS, (client + 1) * COLUMNS)
@@ -108,7 +99,7 @@ export class RunTally {
   hit(): { rejected: number; delayed: number } {
     let rejected = 0
     let delayed = 0
-    for (let at = 0; at < this.#clients; at += 1) {
+    for (let at = 0; at < this.clients; at += 1) {
       if (this.#counts[at * COLUMNS + COUNTS.rejected]! > 0) rejected += 1
       if (this.#counts[at * COLUMNS + COUNTS.delayed]! > 0) delayed += 1
     }
@@ -122,7 +113,7 @@ export class RunTally {
       this.#waited[b]! - this.#waited[a]! ||
       a - b
     let top: number[] = []
-    for (let client = 0; client < this.#clients; client += 1) {
+    for (let client = 0; client < this.clients; client += 1) {
       const isHit = this.#counts[client * COLUMNS + COUNTS.rejected]! > 0 || this.#waited[client]! > 0
       if (!isHit || (top.length >= most && worse(client, top[most - 1]!) > 0)) continue
       top.push(client)
@@ -135,9 +126,9 @@ export class RunTally {
   }
 
   #enter(client: number): void {
-    this.#clients = client + 1
-    if (this.#clients <= this.#waited.length) return
-    const length = Math.max(2 * this.#waited.length, this.#clients)
+    this.clients = client + 1
+    if (this.clients <= this.#waited.length) return
+    const length = Math.max(2 * this.#waited.length, this.clients)
     const { counts, waited, longest } = { counts: this.#counts, waited: this.#waited, longest: this.#longest }
     this.#counts = new Uint32Array(COLUMNS * length)
     this.#counts.set(counts)
@@ -146,4 +137,145 @@ export class RunTally {
     this.#longest = new Float64Array(length)
     this.#longest.set(longest)
   }
+}
+
+const POINTS = 1_000
+
+/** A busy second, counted from the beginning of the log. */
+export interface Peak {
+  readonly second: number
+  readonly arrivals: number
+  readonly releases: number
+  readonly rejected: number
+}
+
+const NO_PEAK: Peak = { second: 0, arrivals: 0, releases: 0, rejected: 0 }
+
+/** Points of `width` seconds each. The first begins at second `first`. */
+export interface SeriesPoints {
+  readonly first: number
+  readonly width: number
+  readonly arrivals: readonly number[]
+  readonly releases: readonly number[]
+  readonly rejected: readonly number[]
+  /** The most in a single second of each point. */
+  readonly peakArrivals: readonly number[]
+  readonly peakReleases: readonly number[]
+}
+
+/** Arrivals, releases and rejections by second, merged into fewer points as the log gets longer. */
+class Series {
+  busiest = NO_PEAK
+  /** The second with the most releases. */
+  fullest = NO_PEAK
+  #first = Number.NaN
+  #now = -Infinity
+  #arrivals = 0
+  #releases = 0
+  #rejected = 0
+  readonly #coming = new Map<number, number>()
+  #width = 1
+  #points = 0
+  readonly #sums = [new Float64Array(POINTS), new Float64Array(POINTS), new Float64Array(POINTS)] as const
+  readonly #peaks = [new Float64Array(POINTS), new Float64Array(POINTS)] as const
+
+  /** @param second never before that of the last call */
+  arrive(second: number): void {
+    if (second !== this.#now) this.#advance(second)
+    this.#arrivals += 1
+  }
+
+  reject(): void {
+    this.#rejected += 1
+  }
+
+  /** @param second of the last arrival, or later */
+  release(second: number): void {
+    if (second === this.#now) this.#releases += 1
+    else this.#coming.set(second, (this.#coming.get(second) ?? 0) + 1)
+  }
+
+  end(): void {
+    if (Number.isNaN(this.#first)) return
+    this.#close()
+    for (const second of [...this.#coming.keys()].sort((a, b) => a - b)) {
+      this.#now = second
+      this.#releases = this.#coming.get(second)!
+      this.#close()
+    }
+    this.#coming.clear()
+  }
+
+  toPoints(): SeriesPoints {
+    const [arrivals, releases, rejected] = this.#sums.map(sums => [...sums.subarray(0, this.#points)])
+    const [peakArrivals, peakReleases] = this.#peaks.map(peaks => [...peaks.subarray(0, this.#points)])
+    return {
+      first: Number.isNaN(this.#first) ? 0 : this.#first,
+      width: this.#width,
+      arrivals: arrivals!,
+      releases: releases!,
+      rejected: rejected!,
+      peakArrivals: peakArrivals!,
+      peakReleases: peakReleases!,
+    }
+  }
+
+  #advance(second: number): void {
+    if (Number.isNaN(this.#first)) this.#first = second
+    else this.#close()
+    while (this.#coming.size > 0) {
+      this.#now += 1
+      const releases = this.#coming.get(this.#now)
+      if (releases !== undefined) {
+        this.#coming.delete(this.#now)
+        this.#releases = releases
+      }
+      if (this.#now >= second) return
+      if (releases !== undefined) this.#close()
+    }
+    this.#now = second
+  }
+
+  #close(): void {
+    const peak = { second: this.#now, arrivals: this.#arrivals, releases: this.#releases, rejected: this.#rejected }
+    if (peak.arrivals > this.busiest.arrivals) this.busiest = peak
+    if (peak.releases > this.fullest.releases) this.fullest = peak
+    while ((this.#now - this.#first) / this.#width >= POINTS) this.#fold()
+    const at = Math.floor((this.#now - this.#first) / this.#width)
+    this.#points = Math.max(this.#points, at + 1)
+    this.#sums[0][at]! += peak.arrivals
+    this.#sums[1][at]! += peak.releases
+    this.#sums[2][at]! += peak.rejected
+    this.#peaks[0][at] = Math.max(this.#peaks[0][at]!, peak.arrivals)
+    this.#peaks[1][at] = Math.max(this.#peaks[1][at]!, peak.releases)
+    this.#arrivals = 0
+    this.#releases = 0
+    this.#rejected = 0
+  }
+
+  /** Merges each two points into one. */
+  #fold(): void {
+    this.#width *= 2
+    this.#points = Math.ceil(this.#points / 2)
+    const halve = (values: Float64Array, join: (a: number, b: number) => number): void => {
+      for (let at = 0; at < POINTS / 2; at += 1) values[at] = join(values[2 * at]!, values[2 * at + 1]!)
+      values.fill(0, POINTS / 2)
+    }
+    for (const sums of this.#sums) halve(sums, (a, b) => a + b)
+    for (const peaks of this.#peaks) halve(peaks, Math.max)
+  }
+}
+
+/** Limits that requests are put through, in the order of arrival. */
+export interface ReplayRun {
+  /** Called before the first arrival. @param origin ms since 1970 of the beginning of the log */
+  begin?(origin: number): void
+  /**
+   * @param at ms since the beginning of the log
+   * @param id the number that the directory gives to the line
+   * @param agent index in AGENT_CLASSES
+   */
+  arrive(at: number, id: number, agent: number): void
+  end(): void
+  readonly tally: RunTally
 }

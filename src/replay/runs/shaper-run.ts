@@ -1,26 +1,23 @@
 /** A whole configuration: the shaper of the proxy, on a virtual clock that moves to each arrival in turn. */
+
 import { allLimits } from '../../config/report/longest-waits.js'
-import { hasSchedule, presentRates, settingsAt } from '../../config/schedule.js'
-import type { RouteSettings, Settings } from '../../config/settings.js'
+import { hasSchedule, MINUTE, periodEnds, presentRates, settingsAt } from '../../config/schedule.js'
+import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
+import { pacedLimits } from '../../core/bucket/pace.js'
 import { BucketTable } from '../../core/bucket-table.js'
-import { createVirtualClock } from '../../core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
+import { type Clock, createVirtualClock } from '../../core/clock.js'
+import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../core/queue/lane.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import { type Arrival, type Rejection, Shaper } from '../../core/shaper.js'
+import { keptIn } from '../../core/structures/maps.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
-import type { LeavingClients } from './leaving-clients.js'
 import { patienceOf } from './route-patience.js'
-import type { ReplayRun } from './run.js'
-import { RunTally } from './run-tally.js'
+import { type ReplayRun, RunTally } from './run-tally.js'
 
-/** ms */
-const MINUTE = 60_000
-
-export interface ShaperRunOptions {
+interface ShaperRunOptions {
   /** Clients that leave, of whom all are as patient. Undefined: the `patience` of routes counts, and nobody leaves. */
   readonly clients?: LeavingClients
-  /** How long answers take, in ms. */
   readonly service?: number
 }
 
@@ -42,11 +39,9 @@ export class ShaperRun implements ReplayRun {
   #origin = 0
   /** When the rates are looked up next, in ms of the core. */
   #nextLook = Infinity
-  /** The present rates that depend on the time. */
   #rates = ''
   /** The present limits by those of the configuration, where they differ. */
   #present = new Map<BucketLimits, BucketLimits>()
-
   readonly #clients: LeavingClients | undefined
   readonly #service: number
 
@@ -81,11 +76,13 @@ export class ShaperRun implements ReplayRun {
       return tally.reject(client, agent)
     }
     const { patience = Infinity } = arrival
+    // An answer takes no time: a log does not say how long others would take.
+    const leave = (): void => this.#shaper.leave(arrival.route.gate, arrival.stack)
     const waiter: Waiter = {
       deadline: now + patience,
       release: slot => {
         this.#clients?.turn(slot - now)
-        this.#answered(arrival)
+        leave()
         tally.delay(slot + start, slot - now, client, agent)
       },
       expire: expiredAt => {
@@ -99,7 +96,7 @@ export class ShaperRun implements ReplayRun {
     const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
     if (verdict === 'released') {
       this.#clients?.turn(0)
-      this.#answered(arrival)
+      leave()
       tally.pass(at)
     } else if ('reason' in verdict) {
       if (verdict.reason === 'crowded') this.notByBuckets += 1
@@ -110,7 +107,6 @@ export class ShaperRun implements ReplayRun {
     }
   }
 
-  /** @returns the time of the core */
   #moveTo(at: number): number {
     if (Number.isNaN(this.#start)) {
       this.#start = at
@@ -120,7 +116,6 @@ export class ShaperRun implements ReplayRun {
     return at - this.#start
   }
 
-  /** Lets time pass, with the changes of rates on the way. */
   #runUntil(until: number): void {
     while (this.#nextLook <= until) {
       this.#clock.runUntil(this.#nextLook)
@@ -133,30 +128,32 @@ export class ShaperRun implements ReplayRun {
   #look(now: number): void {
     const wall = this.#origin + this.#start + now
     this.#nextLook = now + MINUTE - (wall % MINUTE)
-    const rates = presentRates(this.#scheduled!, wall)
-      .map(({ rate }) => rate)
-      .join()
+    const present = presentRates(this.#scheduled!, wall).map(({ rate }) => rate)
+    const rates = [...present, ...periodEnds(this.#scheduled!, wall)].join()
     if (rates === this.#rates) return
     this.#rates = rates
     const configured = this.#scheduled!.buckets
-    const present = settingsAt(this.#scheduled!, { wall, now }).buckets
+    const buckets = settingsAt(this.#scheduled!, { wall, now }).buckets
     const known = this.#present
     this.#present = new Map()
     for (const [place, bucket] of configured.entries()) {
-      const lists = [allLimits(bucket), allLimits(present[place]!)] as const
+      const lists = [allLimits(bucket), allLimits(buckets[place]!)] as const
       for (const [at, own] of lists[0].entries()) {
         const before = known.get(own) ?? own
         const after = lists[1][at]!
-        this.#present.set(own, before.rate === after.rate ? before : after)
+        const isSame = before.rate === after.rate && before.quota?.end === after.quota?.end
+        this.#present.set(own, isSame ? before : after)
       }
       for (const [, instance] of this.#bucketTable.entries(bucket.name)) {
-        const own = lists[0].find(({ tier }) => tier === instance.limits.tier)!
-        const limits = this.#present.get(own)!
-        if (instance.limits !== limits) this.#shaper.control.setLimits(instance, limits)
+        const { limits: before } = instance
+        const own = lists[0].find(each => each === before || known.get(each) === before)
+        // Those of a single key follow with its next request.
+        const limits = this.#present.get(own!) ?? before
+        if (instance.limits !== limits) this.#shaper.engine.setLimits(instance, limits)
       }
     }
     const maxWaits = new Map(this.#scheduled!.routes.map(({ name, maxWait }) => [name, maxWait]))
-    this.#shaper.control.replan(this.#gates.values(), ({ name }) => maxWaits.get(name)!)
+    this.#shaper.engine.replan(this.#gates.values(), ({ name }) => maxWaits.get(name)!)
   }
 
   end(): void {
@@ -165,35 +162,35 @@ export class ShaperRun implements ReplayRun {
     this.tally.series.end()
   }
 
-  /** An answer takes no time: a log does not say how long others would take. */
-  #answered({ route, stack }: Arrival): void {
-    this.#shaper.leave(route.gate, stack)
-  }
-
-  /** The longest predicted wait to which the patience of a route admits, in ms. Undefined: any. */
-  #longestWait(route: RouteSettings): number | undefined {
-    const patience = patienceOf(route)
-    return patience === undefined ? undefined : patience - this.#service
+  /** What limits of the configuration are at present, or those of a single key: without a rate of its own it has that of its bucket. */
+  #presentOf(configured: BucketLimits): BucketLimits {
+    const known = this.#present.get(configured)
+    if (known !== undefined || this.#scheduled === undefined) return known ?? configured
+    const { limits: common } = this.#scheduled.buckets.find(({ name }) => name === configured.name)!
+    const { rate, next, quota } = this.#present.get(common)!
+    const { capacity } = configured
+    const inherited = configured.rate === common.rate ? { rate, ...(next && { next: { ...next, capacity } }) } : {}
+    const present = { ...configured, ...inherited, ...(quota && { quota }) }
+    this.#present.set(configured, present)
+    return present
   }
 
   #arrival({ rule, keys, limits, cost, costs, weight, priority }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, configured] of limits.entries()) {
-      const own = this.#present.get(configured) ?? configured
+      const known = configured.paces ? this.#bucketTable.peek(configured.name, keys![place]!) : undefined
+      const own = configured.paces ? pacedLimits(configured, stack.at(-1)!, known, now) : this.#presentOf(configured)
       const bucket = this.#bucketTable.find(own, keys![place]!, now, stack)
       if (bucket === undefined) return undefined
-      if (bucket.limits !== own) this.#shaper.control.setLimits(bucket, own)
+      if (bucket.limits !== own) this.#shaper.engine.setLimits(bucket, own)
       stack.push(bucket)
     }
     const { name, upstream } = rule!.settings
-    let lane = this.#lanes.get(name)
-    if (lane === undefined) {
-      const gate = this.#gates.get(upstream.url) ?? new Gate()
-      this.#gates.set(upstream.url, gate)
-      lane = { name, gate }
-      this.#lanes.set(name, lane)
-    }
-    const patience = this.#clients === undefined ? this.#longestWait(rule!.settings) : this.#clients.longestWait
+    const gate = keptIn(this.#gates, upstream.url, () => new Gate())
+    const lane = keptIn(this.#lanes, name, () => ({ name, gate }))
+    const ofRoute = patienceOf(rule!.settings)
+    const longestWait = ofRoute === undefined ? undefined : ofRoute - this.#service
+    const patience = this.#clients === undefined ? longestWait : this.#clients.longestWait
     return { route: lane, stack, cost, costs, weight, priority, patience }
   }
 }
@@ -201,4 +198,91 @@ export class ShaperRun implements ReplayRun {
 /** Its client would have left before the answer. If it may not wait so long for another reason, too, this one counts. */
 function isGivenUp({ reason }: Rejection, { patience = Infinity }: Arrival, maxWait: number): boolean {
   return reason === 'max-wait' && patience < Infinity && patience <= maxWait
+}
+
+/** Times are in ms. */
+interface LeavingOptions {
+  /** How long a client waits for its answer. */
+  readonly patience: number
+  /** From the release to the answer. */
+  readonly service: number
+  /** What is done with requests whose answers would come too late. */
+  readonly policy: 'keep' | 'give up'
+}
+
+/** Requests by what became of them. */
+export interface LeavingCounts {
+  inTime: number
+  /** Sent, and answered after its client had left. */
+  late: number
+  /** Its client left while it was queued. */
+  left: number
+  givenUp: number
+}
+
+interface Waiting {
+  readonly ticket: Ticket
+  readonly leavesAt: number
+}
+
+/**
+ * Clients that all wait equally long for their answers and then leave. A log does not say who would have left.
+ *
+ * One that leaves while its request is queued takes the request with it, as with the proxy. One that leaves after its request
+ * was sent is not noticed: the upstream works for nobody. Requests may be given up before that, by the rules of the proxy for a
+ * known patience: on arrival if the predicted wait is too long, and while they wait once their answers would come too late.
+ */
+export class LeavingClients {
+  readonly counts: LeavingCounts = { inTime: 0, late: 0, left: 0, givenUp: 0 }
+  readonly #options: LeavingOptions
+  /** In the order in which their clients leave: all wait equally long. Those before `#first` are over. */
+  #waiting: Waiting[] = []
+  #first = 0
+  #planned = false
+
+  constructor(options: LeavingOptions) {
+    this.#options = options
+  }
+
+  /** The longest predicted wait to which a request is admitted, in ms. Undefined: any. */
+  get longestWait(): number | undefined {
+    const { patience, service, policy } = this.#options
+    return policy === 'give up' ? patience - service : undefined
+  }
+
+  /** A request is queued. Its client leaves in time. */
+  wait(ticket: Ticket, clock: Clock, shaper: Shaper): void {
+    // One that is released in the same moment goes first.
+    this.#waiting.push({ ticket, leavesAt: clock.now() + this.#options.patience + SAME_TIME })
+    if (!this.#planned) this.#plan(clock, shaper)
+  }
+
+  /** A request is not admitted, or waits no longer, because its answer would come too late. */
+  giveUp(): void {
+    this.counts.givenUp += 1
+  }
+
+  /** A request is sent. `waited` in ms. */
+  turn(waited: number): void {
+    const { patience, service } = this.#options
+    this.counts[waited + service > patience + SAME_TIME ? 'late' : 'inTime'] += 1
+  }
+
+  #plan(clock: Clock, shaper: Shaper): void {
+    const next = this.#waiting[this.#first]
+    this.#planned = next !== undefined
+    if (next !== undefined) clock.at(next.leavesAt, () => this.#leave(clock, shaper))
+  }
+
+  #leave(clock: Clock, shaper: Shaper): void {
+    const now = clock.now()
+    for (; (this.#waiting[this.#first]?.leavesAt ?? Infinity) <= now; this.#first += 1) {
+      if (shaper.cancel(this.#waiting[this.#first]!.ticket)) this.counts.left += 1
+    }
+    if (2 * this.#first >= this.#waiting.length) {
+      this.#waiting = this.#waiting.slice(this.#first)
+      this.#first = 0
+    }
+    this.#plan(clock, shaper)
+  }
 }

@@ -2,12 +2,10 @@
 
 /** The default number of waits to keep. */
 export const EXACT = 1_000_000
-
 /** A bin is the upper bits of a 32-bit float, with this many bits of the fraction: at most 1.6 % wide. */
 const FRACTION_BITS = 6
 const SHIFT = 23 - FRACTION_BITS
 const BINS = 2 ** (8 + FRACTION_BITS)
-
 const single = new Float32Array(1)
 const bits = new Uint32Array(single.buffer)
 
@@ -39,7 +37,6 @@ function binnedQuantile(bins: Uint32Array, count: number, q: number): number {
   return 0
 }
 
-/** Quantiles of waits, in ms. */
 export interface WaitSummary {
   readonly p50: number
   readonly p90: number
@@ -74,7 +71,6 @@ export class Waits {
     if (wait > this.max) this.max = wait
   }
 
-  /** The quantiles by nearest rank. */
   summary(): WaitSummary {
     const sorted = this.count <= this.#most ? this.#exact.subarray(0, this.count).slice().sort() : undefined
     const quantile = (q: number): number =>

@@ -1,90 +1,58 @@
 /**
- * A store in the memory of this process. core/store.ts says what each verb means. Every answer is there at once.
+ * A store in the memory of this process. sharing/store.ts says what each verb means. Every answer is there at once.
  *
  * It is the store of the primary of workers. Tests hold the other stores to it (test/stores/model.ts).
  */
-import { type Board, Listeners, type News } from '../../core/board.js'
-import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
-import { isCost, LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+
 import type { Clock } from '../../core/clock.js'
-import { SAME_TIME } from '../../core/queue/ready-lanes.js'
-import {
-  type Admission,
-  type AdmitRequest,
-  areCosts,
-  type BucketRef,
-  type ClaimAnswer,
-  type ClaimRequest,
-  costOfRef,
-  type GiveBackRequest,
-  HORIZON,
-  type LeaseAnswer,
-  type LeaseRequest,
-  longestBackDate,
-  type PromiseAnswer,
-  type PromiseRequest,
-  type Roll,
-  type SettleRequest,
-  SLOT_GRACE,
-} from '../../core/store.js'
+import { ignore } from '../../core/maybe-promise.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
-import type { UpstreamState } from '../../core/upstream-state.js'
-import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
-import { createMemoryBoard } from './board.js'
-import { type LeasedState, lease } from './leases.js'
-import { claimed, isDue, promise, redeem, reservedOf, shiftPromises } from './promises.js'
-import { firstSlot, freeAt, placeOf, type Schedule, takeSlot } from './schedule.js'
-import { MemoryUpstreams } from './upstreams.js'
+import { appoint, shiftPromises } from '../../decider/appointments.js'
+import { type Bucket, type BucketPlace, change, giveBack, levelOf, newBucket, settle } from '../../decider/bucket.js'
+import { BEAT_LIFE, FRAME, QUOTA_ROOM, SLOT_GRACE } from '../../decider/constants.js'
+import { costOfRef } from '../../decider/costs.js'
+import { shiftLeases } from '../../decider/leases.js'
+import type { BucketRef } from '../../decider/record.js'
+import {
+  type Board,
+  Listeners,
+  MOST_OVERRIDES,
+  type Override,
+  type UpstreamState,
+  VIEW_LIFE,
+  type ViewKind,
+} from '../../sharing/board.js'
+import { areCosts, HORIZON, longestBackDate, type Store, type StoreVerb } from '../../sharing/store.js'
+import { SAME_PAUSE } from '../constants.js'
+import { admitIn, claimIn, leaseIn, placeOf, type Reach } from '../decided.js'
+import { PERIOD_ROOM } from '../doubles.js'
+import { boundNews, describeUpstream } from '../news.js'
+import type { Levels, SavedLevel } from './levels-file.js'
 
-/** The state of a bucket instance. Moments are in ms of the clock. The rate is the one that it was used with last. */
-interface State extends LeasedState, Schedule {
-  /** When a block ends. Infinity: when drained. -Infinity: no block. */
-  blocked: number
-}
+type AtOnce<Verb> = Verb extends (...input: infer Input) => infer Answer ? (...input: Input) => Awaited<Answer> : Verb
 
-/** A store that answers without a promise. */
-export interface MemoryStore {
-  readonly horizon: number
-  admit(request: AdmitRequest): Admission
-  claim(request: ClaimRequest): ClaimAnswer
-  giveBack(request: GiveBackRequest): void
-  settle(request: SettleRequest): number[]
-  promise(request: PromiseRequest): PromiseAnswer
-  lease(request: LeaseRequest): LeaseAnswer
-  reset(bucket: BucketRef): void
-  beat(id: string): Roll
-  leave(id: string): void
-  exchange(upstream: string, news?: UpstreamState): UpstreamState
-  listen(listener: (news: News) => void): () => void
-  readonly board: Board
-  close(): Promise<void>
-  /** How many bucket instances it knows. */
+export type MemoryStore = Required<Pick<Store, 'horizon' | 'listen' | 'close'>> & {
+  [Verb in StoreVerb]: AtOnce<NonNullable<Store[Verb]>>
+} & {
+  readonly board: MemoryBoard
   readonly size: number
+  readonly levels: Levels
+  /** All that it knows, for a store on the same clock in another process. */
+  parts(): Iterable<StorePart>
+  add(part: StorePart): void
+  /** Another store has decided in its place, and is gone. What that has granted may still be used. */
+  resume(): void
 }
 
-interface Returned {
-  /** ms */
-  readonly at: number
-  readonly cost: number
-  readonly now: number
-}
+export type StorePart =
+  | { readonly bucket: string; readonly key: string; readonly state: Bucket }
+  | { readonly upstream: string; readonly state: UpstreamState }
+  | { readonly override: Override }
+  /** An instance that is there. */
+  | { readonly id: string }
 
-/**
- * When what was granted has drained, in ms, without a slot that is given back. The last slot takes with it all that it added. Of a burst an
- * earlier one takes what has not drained of it, as long as no slot lies ahead. Those that do stay where they are, so the next comes after them.
- */
-function freeWithout(free: number, limits: BucketLimits, { at, cost, now }: Returned): number {
-  const { rate, burst = 0 } = limits
-  const [length, slack] = [cost / rate, slackOf(limits, cost) / rate]
-  if (Math.abs(free - (at + slack + length)) <= SAME_SLOT) return free - length
-  return free <= now + burst / rate ? free - Math.max(0, length - Math.max(0, now - at)) : free
-}
-
-/** Where the slots of a claim may lie, in ms from now: as far ahead as the horizon, and `longestBackDate` back. */
-export interface Reach {
-  horizon: number
-  back: number
-}
+/** Another number: the parts have another form. */
+export const PARTS_FORM = 1
 
 export interface MemoryStoreOptions {
   readonly clock: Pick<Clock, 'now'>
@@ -95,69 +63,33 @@ export interface MemoryStoreOptions {
 const NEAR: Reach = { horizon: HORIZON.least, back: longestBackDate(0) }
 
 export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): MemoryStore {
-  /** By bucket name, then by key. */
   const buckets = new Map<string, Instances>()
   const beats = new Map<string, number>()
   let left = 0
   const upstreams = new MemoryUpstreams()
   const listeners = new Listeners()
+  const board = createMemoryBoard(clock, listeners)
 
   /** Sweeps first: a bucket instance that is idle may not be forgotten once it is found. */
-  function findAll(stack: readonly BucketRef[], now: number): State[] {
+  function placesOf(stack: readonly BucketRef[], cost: number, now: number): BucketPlace[] {
     for (const { limits, key } of stack) buckets.get(limits.name)?.sweepFor(key, now)
-    return stack.map(ref => find(ref, now))
+    return stack.map(ref => placeOf(find(ref, now), ref, cost, now))
   }
 
-  function find({ limits, key }: BucketRef, now: number): State {
-    let instances = buckets.get(limits.name)
-    if (instances === undefined) {
-      instances = new Instances()
-      buckets.set(limits.name, instances)
-    }
-    const state = instances.find(key, now)
-    if (now < state.at) shift(state, now)
-    // The time until the next slot passes at the present rate.
-    const isNew = state.rate !== limits.rate
-    const left = (state.free - now) * state.rate
-    state.rate = limits.rate
-    if (isNew) {
-      state.gapUntil = -Infinity
-      if (left > 0) state.free = now + left / limits.rate
-      change(state, 0, now)
-    }
-    // A block until drained must not come back with the level.
-    if (state.blocked === Infinity && blockedFor(state, now) === 0) {
-      state.blocked = -Infinity
-      change(state, 0, now)
-    }
-    return state
+  function instancesOf(name: string): Instances {
+    const known = buckets.get(name)
+    if (known !== undefined) return known
+    const instances = new Instances()
+    buckets.set(name, instances)
+    return instances
   }
 
-  function claimAt(request: ClaimRequest, states: readonly State[], now: number): ClaimAnswer {
-    const { stack, since, ahead: asked = 0, notBefore = -Infinity, within = Infinity } = request
-    if (!areCosts(stack, request.cost)) return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
-    const places = states.map((state, place) => placeOf(state, stack[place]!, request, now))
-    const frees = places.map(({ free }) => free)
-    const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
-    // Those who lease are in turn.
-    const isInTurn = states.every(
-      ({ leasedUntil }, place) => leasedUntil <= now || frees[place]! <= Math.max(now, earliest) + SAME_SLOT,
-    )
-    let at = firstSlot(places.slice(0, -1), earliest)
-    const wanted = Math.min(notBefore + (within < Infinity ? within : 0), now + HORIZON.most)
-    const furthest = Math.max(now + reach.horizon, wanted)
-    // The last bucket would be idle meanwhile.
-    const isFar = at > furthest && at > frees.at(-1)!
-    at = firstSlot(places, at)
-    const isLate = within < Infinity && at > notBefore + within
-    if (!isInTurn || isFar || isLate || at > furthest + asked)
-      return { granted: false, freeAt: places.map(place => freeAt(place, earliest)) }
-    const from = Math.min(at, Math.max(now, notBefore, ...frees))
-    for (const [place, state] of states.entries()) {
-      change(state, 0, now)
-      takeSlot(places[place]!, { at, from })
-    }
-    return { granted: true, slot: { at, from, token: at } }
+  function find({ limits, key }: BucketRef, now: number): Bucket {
+    const bucket = instancesOf(limits.name).find(key, limits.rate)
+    const by = now - bucket.at
+    if (by < 0 && bucket.leases !== undefined) shiftLeases(bucket.leases, by)
+    if (by < 0 && bucket.promises !== undefined) shiftPromises(bucket.promises, by)
+    return bucket
   }
 
   return {
@@ -166,70 +98,39 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     },
 
     admit(request) {
-      const { stack, cost, claim, ahead = 0 } = request
       const now = clock.now()
-      const states = findAll(stack, now)
-      const rejection = decideAdmission(request, states, now)
-      if (rejection !== undefined) return rejection
-      for (const [place, state] of states.entries()) change(state, costOfRef(stack[place]!, cost), now)
-      redeemBooking(request, states)
-      const levels = states.map(({ level }) => level)
-      if (!claim) return { admitted: true, levels }
-      return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0, ahead }, states, now) }
+      return admitIn(placesOf(request.stack, request.cost, now), request, reach, now)
     },
 
     claim(request) {
       const now = clock.now()
-      const states = findAll(request.stack, now)
-      return claimAt(request, states, now)
+      return claimIn(placesOf(request.stack, request.cost, now), request, reach, now)
     },
 
-    giveBack({ stack, cost, slot, slotCost = 0 }) {
-      const now = clock.now()
+    giveBack({ stack, cost, slot, slotCost = 0, own = 0 }) {
       if (!areCosts(stack, cost) || !areCosts(stack, slotCost)) return
-      for (const [place, state] of findAll(stack, now).entries()) {
-        const ref = stack[place]!
-        change(state, -costOfRef(ref, cost), now)
-        if (slot === undefined) continue
-        state.free = freeWithout(state.free, ref.limits, {
-          at: slot.token as number,
-          cost: costOfRef(ref, slotCost),
-          now,
-        })
+      const now = clock.now()
+      const at = (slot?.token as number | undefined) ?? -Infinity
+      for (const [index, place] of placesOf(stack, cost, now).entries()) {
+        giveBack(place, { slot: at, slotCost: costOfRef(stack[index]!, slotCost), isOwn: index < own }, now)
       }
     },
 
     settle({ stack, cost }) {
       const now = clock.now()
-      return findAll(stack, now).map((state, place) => {
-        const ref = stack[place]!
-        const { rate, capacity } = ref.limits
-        const told = costOfRef(ref, cost)
-        const difference = isCost(Math.abs(told)) ? told : 0
-        const free = Math.max(state.free, now)
-        const held = (free - now) * rate
-        const moved = Math.max(-held, Math.min(difference, Math.max(0, capacity - held)))
-        state.free = Math.max(now, free + moved / rate)
-        // What was settled moves the schedule, and it has no gap any more.
-        state.gapUntil = -Infinity
-        const level = levelOf(state, now)
-        change(state, difference < 0 ? difference : moved, now)
-        return difference < 0 ? Math.min(moved, state.level - level) : moved
-      })
+      return placesOf(stack, cost, now).map(place => settle(place, now))
     },
 
-    promise(request) {
+    appoint(request) {
       const now = clock.now()
-      const [state] = findAll([request.bucket], now) as [State]
-      change(state, 0, now)
-      return promise(state, state.level, request, now)
+      const [place] = placesOf([request.bucket], request.cost, now) as [BucketPlace]
+      return appoint(place, request, now)
     },
 
     lease(request) {
       const now = clock.now()
-      const [state] = findAll([request.bucket], now) as [State]
-      change(state, 0, now)
-      return lease(state, known(request), now)
+      const [place] = placesOf([request.bucket], 0, now) as [BucketPlace]
+      return leaseIn(place, request, now)
     },
 
     reset({ limits, key }) {
@@ -255,7 +156,57 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     },
 
     listen: listener => listeners.add(listener),
-    board: createMemoryBoard(clock, listeners),
+    board,
+
+    levels: {
+      now: () => clock.now(),
+
+      *saved() {
+        for (const [bucket, instances] of buckets)
+          for (const [key, found] of instances.all()) {
+            const level = savedOf(found, clock.now())
+            yield level && { bucket, key, ...level }
+          }
+      },
+
+      restore({ bucket, key, level, at, rate, free, blocked = -Infinity, quota }) {
+        const now = clock.now()
+        const left = quota === undefined ? Math.max(0, level - (now - at) * rate) : level
+        const restored = instancesOf(bucket).find(key, rate)
+        Object.assign(restored, { level: left, at: now, free: free ?? now + left / rate, blocked, rate })
+        if (quota !== undefined)
+          Object.assign(restored, { leasedRoom: quota * PERIOD_ROOM, leasedUntil: now + LONGEST_PERIOD })
+        return true
+      },
+    },
+
+    *parts() {
+      const now = clock.now()
+      for (const [bucket, instances] of buckets)
+        for (const [key, state] of instances.all()) if (!isIdle(state, now)) yield { bucket, key, state }
+      for (const [upstream, state] of upstreams.all(now)) yield { upstream, state }
+      for (const override of board.overrides()) yield { override }
+      for (const id of beats.keys()) yield { id }
+    },
+
+    add(part) {
+      if ('bucket' in part) instancesOf(part.bucket).put(part.key, part.state)
+      else if ('upstream' in part) this.exchange(part.upstream, part.state)
+      else if ('override' in part) board.setOverride(part.override)
+      else this.beat(part.id)
+    },
+
+    resume() {
+      const now = clock.now()
+      for (const instances of buckets.values())
+        for (const [, bucket] of instances.all()) {
+          change(bucket, 0, now)
+          if (bucket.leasedRoom > QUOTA_ROOM) continue
+          // Who reports again says how far ahead its slots lie.
+          const { free, rate } = bucket
+          Object.assign(bucket, { ...NO_LEASE, free: Math.max(free, now + FRAME + 1 / rate) })
+        }
+    },
 
     async close() {},
 
@@ -267,61 +218,37 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
   }
 }
 
-/** What is no number in a report counts as 0. */
-function known(report: LeaseRequest): LeaseRequest {
-  const { largest, used, want, ahead, lacks, pace, demand, returned } = report
-  return {
-    ...report,
-    ...{
-      largest: largest || 0,
-      used: used || 0,
-      want: want || 0,
-      ahead: ahead || 0,
-      lacks: lacks || 0,
-      pace: pace || 0,
-    },
-    demand: demand.map(each => ({ ...each, cost: each.cost || 0 })),
-    returned: returned.map(each => ({ ...each, cost: each.cost || 0 })),
-  }
-}
+/** ms. A month, with the change of summer time. The first request of the next period ends it anyway. */
+const LONGEST_PERIOD = 32 * 86_400_000
+const NO_LEASE = { leases: undefined, leasedRate: 0, leasedRoom: 0, leasedUntil: -Infinity }
 
 /** The instances of one bucket, by key. Each new one sweeps some idle ones. */
 class Instances {
-  readonly #byKey = new Map<string, State>()
+  readonly #byKey = new Map<string, Bucket>()
   readonly #sweep = new IdleSweep(this.#byKey)
 
   get size(): number {
     return this.#byKey.size
   }
 
-  get(key: string): State | undefined {
-    return this.#byKey.get(key)
-  }
-
-  find(key: string, now: number): State {
+  find(key: string, rate: number): Bucket {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
-    const state = {
-      level: 0,
-      at: now,
-      free: -Infinity,
-      gapFrom: -Infinity,
-      gapUntil: -Infinity,
-      blocked: -Infinity,
-      rate: 1,
-      leasedRate: 0,
-      leasedUntil: -Infinity,
-      leases: undefined,
-      promises: [],
-      kept: 0,
-      keptUntil: -Infinity,
-    }
-    this.#byKey.set(key, state)
-    return state
+    const bucket = newBucket(rate)
+    this.#byKey.set(key, bucket)
+    return bucket
+  }
+
+  all(): Iterable<[key: string, bucket: Bucket]> {
+    return this.#byKey
+  }
+
+  put(key: string, bucket: Bucket): void {
+    this.#byKey.set(key, bucket)
   }
 
   sweepFor(key: string, now: number): void {
-    if (!this.#byKey.has(key)) this.#sweep.sweep(state => isIdle(state, now))
+    if (!this.#byKey.has(key)) this.#sweep.sweep(bucket => isIdle(bucket, now))
   }
 
   forget(key: string): void {
@@ -329,119 +256,142 @@ class Instances {
   }
 }
 
+/** Undefined: it is idle. Room that is leased is in its level: it may have been used. */
+function savedOf(bucket: Bucket, now: number): Omit<SavedLevel, 'bucket' | 'key'> | undefined {
+  const { rate, free, blocked } = bucket
+  const level = levelOf(bucket, now)
+  const isBlocked = blocked > now
+  if (level === 0 && free <= now && !isBlocked) return undefined
+  const { leasedRoom } = bucket
+  return {
+    ...{ level, at: now, rate, free: Math.max(now, free) },
+    ...(isBlocked && { blocked }),
+    ...(leasedRoom > QUOTA_ROOM && { quota: leasedRoom / PERIOD_ROOM }),
+  }
+}
+
 /** Whether nothing would change if it were forgotten. A slot may be taken from before now, by the grace. */
-function isIdle(state: State, now: number): boolean {
-  if (state.keptUntil >= now) return false
-  const isFree = state.free <= now - SLOT_GRACE && (state.leases === undefined || state.leasedUntil <= now)
-  return isFree && levelOf(state, now) === 0 && blockedFor(state, now) === 0
+function isIdle(bucket: Bucket, now: number): boolean {
+  if (bucket.keptUntil >= now) return false
+  const isFree = bucket.free <= now - SLOT_GRACE && (bucket.leases === undefined || bucket.leasedUntil <= now)
+  const isBlocked = bucket.blocked < Infinity && bucket.blocked > now
+  return isFree && !isBlocked && levelOf(bucket, now) === 0
 }
 
-/** The clock went back: moves all moments with it, as no time has passed. */
-function shift(state: State, now: number): void {
-  const by = now - state.at
-  state.at = now
-  state.free += by
-  state.gapUntil = -Infinity
-  state.blocked += by
-  state.leasedUntil += by
-  shiftPromises(state, by)
-  for (const lessee of state.leases?.lessees ?? []) {
-    lessee.seenAt += by
-    lessee.nextAt += by
-    lessee.pacedAt += by
-    lessee.roomUntil += by
-    lessee.slots = lessee.slots.map(({ at, cost }) => ({ at: at + by, cost }))
+/** Durations, not moments: if the clock goes back, no time has passed. In ms, except the rate. */
+interface Known {
+  readonly at: number
+  readonly pausedFor: number
+  /** Meaningless if `rateFor` is 0. */
+  readonly rate: number
+  readonly rateFor: number
+}
+
+const NOTHING: Known = { at: -Infinity, pausedFor: 0, rate: 0, rateFor: 0 }
+
+export class MemoryUpstreams {
+  readonly #known = new Map<string, Known>()
+  readonly #sweep = new IdleSweep(this.#known)
+
+  get size(): number {
+    return this.#known.size
   }
-  if (state.leases === undefined) return
-  state.leases.spare = []
-  state.leases.gone = state.leases.gone.map(({ until, ...rest }) => ({ ...rest, until: until + by }))
-}
 
-function levelOf({ level, at, rate, leasedRate, leasedUntil }: State, now: number): number {
-  if (level === 0) return 0
-  const leased = leasedRate * Math.max(0, Math.min(now, leasedUntil) - at)
-  return Math.max(0, level - Math.max(0, now - at) * rate + leased)
-}
-
-/** Each change is dated: a clock that goes back is noticed by that. */
-function change(state: State, by: number, now: number): void {
-  state.level = Math.max(0, levelOf(state, now) + by)
-  state.at = now
-}
-
-/** How much longer a block lasts, in ms. Infinity: until drained. */
-function blockedFor(state: State, now: number): number {
-  if (state.blocked < Infinity) return Math.max(0, state.blocked - now)
-  return levelOf(state, now) > LEVEL_TOLERANCE ? Infinity : 0
-}
-
-type Refusal = Extract<Admission, { admitted: false }>
-
-/** Undefined: all buckets admit it. An overflow is followed by the policy of the buckets that overflow. */
-function decideAdmission(request: AdmitRequest, states: readonly State[], now: number): Refusal | undefined {
-  const { stack, cost, maxWait } = request
-  const levels = occupied(request, states, now)
-  const which = (refuses: (place: number, limits: BucketLimits, cost: number) => boolean): number[] =>
-    stack.flatMap((ref, place) => (refuses(place, ref.limits, costOfRef(ref, cost)) ? [place] : []))
-
-  const answer = (reason: Refusal['reason'], refusing: number[]): Refusal => ({
-    admitted: false,
-    levels: states.map(state => levelOf(state, now)),
-    reason,
-    refusing,
-    retryAfterMs: reason === 'too-costly' ? undefined : msUntilAdmitted(request, states, now),
-  })
-
-  const tooSmall = which((_, { capacity }, cost) => !isCost(cost) || cost > capacity + LEVEL_TOLERANCE)
-  if (tooSmall.length > 0) return answer('too-costly', tooSmall)
-  const blocked = which(place => blockedFor(states[place]!, now) > 0)
-  if (blocked.length > 0) return answer('blocked', blocked)
-  const full = which((place, { capacity }, cost) => levels[place]! + cost - capacity > LEVEL_TOLERANCE)
-  for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
-  if (full.length > 0) return answer('overflow', full)
-  const long = which((place, limits, cost) => {
-    return (levels[place]! - slackOf(limits, cost)) / limits.rate - SAME_TIME > maxWait
-  })
-  return long.length > 0 ? answer('max-wait', long) : undefined
-}
-
-/** The levels with the room that is kept from this request. */
-function occupied({ stack, cost, booked }: AdmitRequest, states: readonly State[], now: number): number[] {
-  return states.map((state, place) => {
-    const claim = booked?.place === place ? claimed(state, booked, costOfRef(stack[place]!, cost)) : undefined
-    return levelOf(state, now) + (claim !== undefined && isDue(claim, now) ? 0 : reservedOf(state, now))
-  })
-}
-
-/** The booking of a request that was admitted is over, also if it came early. */
-function redeemBooking({ stack, cost, booked }: AdmitRequest, states: readonly State[]): void {
-  const state = booked && states[booked.place]
-  if (state === undefined) return
-  const ref = stack[booked!.place]!
-  const claim = claimed(state, booked!, costOfRef(ref, cost))
-  if (claim !== undefined) redeem(state, claim, ref.limits)
-}
-
-function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: BucketLimits, now: number): void {
-  if (overflow !== 'fill' && blockFor === undefined) return
-  change(state, 0, now)
-  if (overflow === 'fill') state.level = Math.max(capacity, state.level)
-  if (blockFor !== undefined) state.blocked = blockFor === 'drain' ? Infinity : now + blockFor
-}
-
-/** ms until it would be admitted if nobody else came. */
-function msUntilAdmitted(request: AdmitRequest, states: readonly State[], now: number): number {
-  const { stack, cost, maxWait } = request
-  const levels = occupied(request, states, now)
-  let time = 0
-  for (const [place, state] of states.entries()) {
-    const { limits } = stack[place]!
-    const inBucket = costOfRef(stack[place]!, cost)
-    const { rate, capacity } = limits
-    const blocked = blockedFor(state, now)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - inBucket, rate * maxWait + slackOf(limits, inBucket))
-    time = Math.max(time, (levels[place]! - target) / rate)
-    if (blocked < Infinity) time = Math.max(time, blocked)
+  *all(now: number): Generator<[upstream: string, state: UpstreamState]> {
+    for (const [upstream, known] of this.#known) {
+      const { pausedFor, rate, rateFor } = age(known, now)
+      yield [upstream, describeUpstream(pausedFor, rate, rateFor)]
+    }
   }
-  return time
+
+  /** `changed` is called with what holds then, if that is new for others. `now` in ms. */
+  exchange(
+    upstream: string,
+    news: UpstreamState | undefined,
+    now: number,
+    changed: (state: UpstreamState) => void = ignore,
+  ): UpstreamState {
+    const bounded = boundNews(news)
+    const known = age(this.#known.get(upstream) ?? NOTHING, now)
+    const isNewRate = bounded.rate !== undefined && (bounded.rate !== known.rate || bounded.rateFor > known.rateFor)
+    const isNewPause = bounded.pausedFor > (this.#known.has(upstream) ? known.pausedFor + SAME_PAUSE : 0)
+    const pausedFor = Math.max(known.pausedFor, bounded.pausedFor)
+    const { rate = 0, rateFor } = bounded.rate === undefined ? known : bounded
+    if (pausedFor === 0 && rateFor === 0) {
+      this.#known.delete(upstream)
+    } else {
+      if (!this.#known.has(upstream)) this.#sweep.sweep(other => isOver(age(other, now)))
+      this.#known.set(upstream, { at: now, pausedFor, rate, rateFor })
+    }
+    const state = describeUpstream(pausedFor, rate, rateFor)
+    if (isNewRate || isNewPause) changed(state)
+    return state
+  }
+}
+
+function isOver({ pausedFor, rateFor }: Known): boolean {
+  return pausedFor === 0 && rateFor === 0
+}
+
+function age({ at, pausedFor, rate, rateFor }: Known, now: number): Known {
+  const elapsed = Math.max(0, now - at)
+  return { at: now, pausedFor: Math.max(0, pausedFor - elapsed), rate, rateFor: Math.max(0, rateFor - elapsed) }
+}
+
+type MemoryBoard = { [Verb in keyof Board]: AtOnce<Board[Verb]> }
+
+/** What instances leave for each other, in this process. sharing/board.ts says what each verb means. */
+function createMemoryBoard({ now }: Pick<Clock, 'now'>, listeners: Listeners): MemoryBoard {
+  /** By bucket and key, each with its end in ms. */
+  const overrides = new Map<string, { override: Override; end: number }>()
+  /** By their ids, each with its time in ms. */
+  const views: Record<ViewKind, Map<string, { text: string; at: number }>> = { present: new Map(), hour: new Map() }
+  let secret: string | undefined
+  const nameOf = (bucket: string, key: string): string => JSON.stringify([bucket, key])
+
+  function forgetEnded(): void {
+    for (const [name, { end }] of overrides) if (end <= now()) overrides.delete(name)
+  }
+
+  function forgetGone(kind: ViewKind): void {
+    for (const [id, { at }] of views[kind]) if (now() - at >= VIEW_LIFE[kind]) views[kind].delete(id)
+  }
+
+  return {
+    setOverride(override) {
+      const name = nameOf(override.bucket, override.key)
+      forgetEnded()
+      if (overrides.size === MOST_OVERRIDES && !overrides.has(name)) return false
+      overrides.set(name, { override, end: now() + override.endsIn })
+      listeners.tell({ about: 'override', override })
+      return true
+    },
+
+    endOverride(bucket, key) {
+      forgetEnded()
+      const isKnown = overrides.delete(nameOf(bucket, key))
+      if (isKnown) listeners.tell({ about: 'override', override: { bucket, key, endsIn: 0 } })
+      return isKnown
+    },
+
+    overrides() {
+      forgetEnded()
+      return Array.from(overrides.values(), ({ override, end }) => ({ ...override, endsIn: end - now() }))
+    },
+
+    show(kind, id, text) {
+      forgetGone(kind)
+      views[kind].set(id, { text, at: now() })
+    },
+
+    views(kind) {
+      forgetGone(kind)
+      return Array.from(views[kind], ([id, { text, at }]) => ({ id, text, age: now() - at }))
+    },
+
+    agreeOnSecret(proposed) {
+      secret ??= proposed
+      return secret
+    },
+  }
 }

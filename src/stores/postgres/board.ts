@@ -1,10 +1,9 @@
 /** What instances leave for each other in PostgreSQL, in tables beside that of the buckets. */
 import type { QueryResultRow } from 'pg'
-import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../core/board.js'
-import { encodeOverride } from './news.js'
+import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../sharing/board.js'
+import type { SideConnection } from './link.js'
 import type { Schema } from './schema.js'
-import type { SideConnection } from './side-connection.js'
-import { ascii, short } from './wire.js'
+import { ascii, encodeOverride, short } from './wire.js'
 
 export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema, 'fill'>): Board {
   // Answers a row if anything has changed.
@@ -25,7 +24,6 @@ export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema,
   }
   const viewSql: Record<ViewKind, ViewSql> = { present: viewSqlOf('present', fill), hour: viewSqlOf('hour', fill) }
 
-  /** Changes the overrides, and tells of it. */
   function change(statement: string, override: Override, more: readonly unknown[] = []): Promise<boolean> {
     const { kind, rest } = encodeOverride(override)
     const name = short(ascii([override.bucket, override.key]))
@@ -76,7 +74,6 @@ interface ViewSql {
   readonly views: string
 }
 
-/** The statements for views of one kind, in a table of its own. */
 function viewSqlOf(kind: ViewKind, fill: Schema['fill']): ViewSql {
   const [table, life] = [{ present: '@views@', hour: '@hours@' }[kind], VIEW_LIFE[kind]]
   return {

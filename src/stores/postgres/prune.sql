@@ -9,6 +9,6 @@ WITH chunk AS MATERIALIZED (
 ), deleted AS (
   DELETE FROM @table@ t USING unused WHERE t.key = unused.key AND t.expires < @now@ RETURNING t.key
 ), forgotten AS (
-  DELETE FROM @promises@ p USING deleted WHERE p.key = deleted.key
+  DELETE FROM @reports@ r USING deleted WHERE r.key = deleted.key
 )
 SELECT (SELECT max(key) FROM chunk) AS last, (SELECT count(*)::int FROM deleted) AS deleted

@@ -1,34 +1,33 @@
 /** Shared state in PostgreSQL: one row for each bucket instance, one call of a function for each batch of decisions. */
 import { randomUUID } from 'node:crypto'
-import { Listeners } from '../../core/board.js'
 import type { Clock } from '../../core/clock.js'
-import { type Store, StoreError } from '../../core/store.js'
+import { Listeners } from '../../sharing/board.js'
+import { type Store, StoreError } from '../../sharing/store.js'
+import { Batcher } from '../batch.js'
 import { describeTrouble } from '../describe-error.js'
+import { sizeOf } from '../doubles.js'
 import { shortened } from '../news.js'
-import { PostgresBatcher } from './batcher.js'
+import { Offset, RoundTrip } from '../timing.js'
+import { type Ask, readerOf, VERBS, verbsOf } from '../verbs.js'
 import { createPostgresBoard } from './board.js'
-import { connect } from './connection.js'
-import { Connections } from './connections.js'
-import { decodePostgresNews, encodePostgresReset } from './news.js'
-import { Pruner } from './pruner.js'
+import { FAR, isDecidedHere } from './deciding.js'
+import { Connections, connect, type PostgresConnection, SideConnection, startPruner } from './link.js'
 import { createSchema, describeSchema } from './schema.js'
-import { SideConnection } from './side-connection.js'
+import { HERE, learn, Made, sendBatch, THERE, unavailable } from './sender.js'
 import {
-  admitOperation,
-  beatOperation,
-  claimOperation,
-  exchangeOperation,
-  giveBackOperation,
-  leaseOperation,
-  leaveOperation,
-  type PostgresOperation,
-  promiseOperation,
-  resetOperation,
-  settleOperation,
+  decodePostgresNews,
+  encodePostgresReset,
+  type PostgresAnswers,
+  type PostgresQuestion,
+  questionOf,
 } from './wire.js'
 
+/** The most questions that wait. */
+const MOST_WAITING = 10_000
 /** The most connections of an instance. Batches grow while both are busy. More would wait for the same rows. */
 const CONNECTIONS = 2
+
+type Source = PostgresAnswers | Made
 
 export interface PostgresOptions {
   /**
@@ -47,13 +46,18 @@ export interface PostgresOptions {
   readonly timeSource?: string
   /** ms between two looks for rows that are not needed any more, for tests. Infinity: never. */
   readonly pruneEvery?: number
+  /** ms that a round trip takes to a server that is far away, for tests. Negative: any is. */
+  readonly far?: number
 }
 
 /** @throws RangeError: no table can have this name */
 export function createPostgresStore(options: PostgresOptions): Store {
-  const { url, clock, timeout } = options
+  const { url, clock, timeout, far = FAR } = options
   const onError = (error: Error): void => options.onError?.(new StoreError(`PostgreSQL: ${describeTrouble(error)}`))
   const schema = describeSchema(options.table, options.timeSource)
+
+  const offset = new Offset()
+  const roundTrip = new RoundTrip()
 
   const connections = new Connections({
     url,
@@ -62,22 +66,27 @@ export function createPostgresStore(options: PostgresOptions): Store {
       await createSchema(client, schema)
       const sent = clock.now()
       const { rows } = await client.query<{ now: number }>(schema.probe)
-      batcher.learn(sent, rows[0]!.now)
+      learn({ clock, offset, roundTrip }, sent, rows[0]!.now)
     },
     ready: () => batcher.pump(),
-    down: error => batcher.fail(error),
+    down: error => batcher.fail(unavailable(error)),
     onError,
   })
-  const batcher = new PostgresBatcher({
-    clock,
-    timeout,
-    decide: schema.decide,
-    take: () => connections.take(),
-    giveBack: connection => connections.giveBack(connection),
-    failure: () => connections.failure,
-    repair: ({ client }) => createSchema(client, schema),
+  const batcher: Batcher<PostgresQuestion, Source> = new Batcher<PostgresQuestion, Source>({
+    ...{ clock, timeout, sizeOf, who: 'PostgreSQL', reasonOf: unavailable },
+    sender() {
+      const connection = connections.take()
+      if (connection === undefined) return undefined
+      return (asked, place) =>
+        sendBatch(connection, asked, place, sending).finally(() => connections.giveBack(connection))
+    },
   })
-  const pruner = new Pruner({
+  const sending = {
+    ...{ clock, timeout, far, offset, roundTrip, batcher, schema },
+    repair: ({ client }: PostgresConnection) => createSchema(client, schema),
+  }
+
+  const pruner = startPruner({
     sql: schema.prune,
     take: () => (batcher.waiting === 0 ? connections.take() : undefined),
     giveBack: connection => connections.giveBack(connection),
@@ -94,31 +103,36 @@ export function createPostgresStore(options: PostgresOptions): Store {
     prepare: client => createSchema(client, schema),
     received(payload) {
       const dated = decodePostgresNews(payload, author)
-      if (dated !== undefined) listeners.tell(shortened(dated.news, clock.now() - batcher.ours(dated.at)))
+      if (dated !== undefined) listeners.tell(shortened(dated.news, clock.now() - offset.ours(dated.at)))
     },
   })
 
-  const ask = <T>(operation: PostgresOperation<T>): Promise<T> => batcher.ask(operation)
+  const ask: Ask = (verb, input) => {
+    const { failure } = connections
+    if (failure !== undefined) return Promise.reject(unavailable(failure))
+    if (batcher.waiting >= MOST_WAITING) return Promise.reject(new StoreError('too many questions wait for PostgreSQL'))
+    const read = readerOf(verb, input)
+    const answerOf = (source: Source): ReturnType<typeof read> => {
+      if (!(source instanceof Made)) return read(source)
+      const answer = source.answer as ReturnType<typeof read>
+      return VERBS[verb].ours?.(answer, theirs => offset.ours(theirs)) ?? answer
+    }
+    if (!isDecidedHere(verb, input)) return batcher.ask(questionOf(verb, input), answerOf, THERE)
+    // It takes up to three round trips in place of one.
+    return batcher.ask(questionOf(verb, input), answerOf, HERE, clock.now() + timeout + 2 * roundTrip.usual)
+  }
 
   return {
-    get horizon() {
-      return batcher.horizon
-    },
-    latenessOf: () => batcher.lateness,
-    admit: request => ask(admitOperation(request)),
-    claim: request => ask(claimOperation(request)),
-    giveBack: request => ask(giveBackOperation(request)),
-    settle: request => ask(settleOperation(request)),
-    lease: request => ask(leaseOperation(request)),
-    promise: request => ask(promiseOperation(request)),
+    ...verbsOf(ask),
     async reset(bucket) {
-      await ask(resetOperation(bucket))
+      await ask('reset', [bucket])
       const payload = encodePostgresReset(author, bucket.limits.name, bucket.key)
       side.query('SELECT pg_notify($1, $2)', [schema.channel, payload]).catch(() => {})
     },
-    beat: id => ask(beatOperation(id)),
-    leave: id => ask(leaveOperation(id)),
-    exchange: (upstream, news) => ask(exchangeOperation(upstream, news)),
+    get horizon() {
+      return roundTrip.horizon
+    },
+    latenessOf: () => offset.lateness,
     listen(listener) {
       side.listen()
       return listeners.add(listener)
@@ -133,20 +147,12 @@ export function createPostgresStore(options: PostgresOptions): Store {
   }
 }
 
-/**
- * Creates the table and the functions.
- *
- * @throws StoreError, whose message and cause do not hold the URL
- */
+/** Creates the table and the functions. @throws StoreError, whose message and cause do not hold the URL */
 export async function migrate({
   url,
   table,
   timeSource,
-}: {
-  readonly url: string
-  readonly table: string
-  readonly timeSource?: string
-}): Promise<void> {
+}: Pick<PostgresOptions, 'url' | 'table' | 'timeSource'>): Promise<void> {
   const schema = describeSchema(table, timeSource)
   try {
     const connection = await connect(url)

@@ -45,13 +45,13 @@ CREATE TABLE IF NOT EXISTS @secrets@ (
   text text NOT NULL
 );
 
--- What bucket instances have promised to rejected clients. Without a row of its bucket one means nothing.
-CREATE UNLOGGED TABLE IF NOT EXISTS @promises@ (
-  key text COLLATE "C" NOT NULL,
-  client double precision NOT NULL,
-  booking double precision NOT NULL,   -- 0: it keeps no room
-  cost double precision NOT NULL,
-  at double precision NOT NULL,
-  until double precision NOT NULL,     -- how long room is kept; else `at`
-  PRIMARY KEY (key, client)
-) WITH (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 2000)
+-- Reports on leases that wait until somebody decides on them (deciding.ts). No indexed column changes here either.
+CREATE UNLOGGED TABLE IF NOT EXISTS @reports@ (
+  key text COLLATE "C",
+  id text COLLATE "C",                 -- of the connection
+  number double precision NOT NULL,    -- a new one for each report of a connection
+  deadline double precision NOT NULL,
+  asked bytea NOT NULL,
+  answer bytea,
+  PRIMARY KEY (key, id)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 200)

@@ -1,11 +1,11 @@
 /** What instances leave for each other in Redis. All of it has one tag, so it lives on one server. */
 import { readFileSync } from 'node:fs'
-import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View } from '../../core/board.js'
-import { StoreError } from '../../core/store.js'
+import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../sharing/board.js'
+import { StoreError } from '../../sharing/store.js'
 import { fillConstants } from '../constants.js'
-import { inTime } from '../in-time.js'
-import { BOARD, overridesKey, secretKey, viewKey, viewsKey } from './keys.js'
-import type { Router } from './router.js'
+import { inTime } from '../timing.js'
+import { BOARD, boardKey } from './keys.js'
+import { type Router, whenKnown } from './link.js'
 import { withoutScript } from './wire.js'
 
 /** Texts that are asked for at once. More would delay decisions on the same connection. */
@@ -16,13 +16,13 @@ export interface RedisBoardOptions {
   readonly prefix: string
   /** ms */
   readonly timeout: number
-  /** The channel for news. */
   readonly channel: string
 }
 
 export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoardOptions): Board {
   const script = fillConstants(readFileSync(new URL('./scripts/overrides.lua', import.meta.url), 'utf8'))
-  const overrides = overridesKey(prefix)
+  const overrides = boardKey(prefix, 'overrides')
+  const viewKey = (kind: ViewKind, id: string): string => boardKey(prefix, `view:${kind}:${id}`)
 
   /** Sends one command. It is not sent again. */
   function ask(command: string, ...args: (string | number)[]): Promise<unknown> {
@@ -31,9 +31,7 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
     return inTime(timeout, late, async check => {
       let node = router.find(partition)
       while (!node?.ready) {
-        const source = node ?? router
-        if (source.pending === undefined) throw source.error
-        await source.pending
+        await whenKnown(node ?? router)
         check()
         node = router.find(partition)
       }
@@ -71,24 +69,24 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
     },
 
     async show(kind, id, text) {
-      const [ids, life] = [viewsKey(prefix, kind), VIEW_LIFE[kind]]
+      const [ids, life] = [boardKey(prefix, `views:${kind}`), VIEW_LIFE[kind]]
       // The text first: an id without a text is nothing.
       await Promise.all([
-        ask('set', viewKey(prefix, kind, id), text, 'PX', life),
+        ask('set', viewKey(kind, id), text, 'PX', life),
         ask('sadd', ids, id),
         ask('pexpire', ids, life * 2),
       ])
     },
 
     async views(kind) {
-      const [views, life] = [viewsKey(prefix, kind), VIEW_LIFE[kind]]
+      const [views, life] = [boardKey(prefix, `views:${kind}`), VIEW_LIFE[kind]]
       const ids = ((await ask('smembers', views)) as Buffer[]).map(String)
       const found: View[] = []
       const gone: string[] = []
       for (let first = 0; first < ids.length; first += CHUNK) {
         const some = ids.slice(first, first + CHUNK)
-        const texts = (await ask('mget', ...some.map(id => viewKey(prefix, kind, id)))) as (Buffer | null)[]
-        const lives = (await Promise.all(some.map(id => ask('pttl', viewKey(prefix, kind, id))))) as number[]
+        const texts = (await ask('mget', ...some.map(id => viewKey(kind, id)))) as (Buffer | null)[]
+        const lives = (await Promise.all(some.map(id => ask('pttl', viewKey(kind, id))))) as number[]
         for (const [place, id] of some.entries()) {
           const text = texts[place]
           const left = lives[place]!
@@ -101,7 +99,7 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
     },
 
     async agreeOnSecret(proposed) {
-      const key = secretKey(prefix)
+      const key = boardKey(prefix, 'secret')
       await ask('set', key, proposed, 'NX')
       // Without it the server has lost its data just now.
       return String((await ask('get', key)) ?? proposed)

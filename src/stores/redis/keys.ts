@@ -1,10 +1,9 @@
 /** Names in Redis. A bucket is `prefix{group}name:key`. Names differ whatever bytes their parts have. */
-import type { ViewKind } from '../../core/board.js'
-import type { BucketRef } from '../../core/store.js'
 
-/** How many hash slots a Redis Cluster has. */
+import type { BucketRef } from '../../decider/record.js'
+import type { ViewKind } from '../../sharing/board.js'
+
 export const SLOTS = 16_384
-
 /** A percent sign that no escape begins with. */
 const EMPTY = '%'
 
@@ -36,16 +35,13 @@ export function bucketKey(prefix: string, { group, limits, key }: BucketRef): st
   return `${start(prefix)}{${hashTag(group)}}${name}:${escaped(key, /%|\p{Surrogate}/gu)}`
 }
 
-/**
- * What is leased of the bucket of this key. No bucket has this one: its key would have a percent sign that no escape begins with. The number is
- * that of the format: an instance of another version does not read it.
- */
+/** What is leased of a bucket. No bucket has this key, as no escape begins so. The number is that of the format. */
 export function leaseKey(key: string): string {
   return `${key}${EMPTY}2`
 }
 
-/** What is promised of the bucket of this key. It is none of a bucket either. */
-export function promisesKey(key: string): string {
+/** The appointments of the bucket of this key. It is none of a bucket either. */
+export function appointmentsKey(key: string): string {
   return `${key}${EMPTY}${EMPTY}`
 }
 
@@ -56,7 +52,6 @@ export function registryKey(prefix: string, tag: string): string {
   return `${start(prefix)}{${tag}}`
 }
 
-/** How many instances have left. */
 export function leftKey(prefix: string, tag: string): string {
   return `${registryKey(prefix, tag)}left`
 }
@@ -68,10 +63,7 @@ export function upstreamKey(prefix: string, upstream: string): string {
   return `${start(prefix)}{${UPSTREAMS}}${escaped(upstream, /%|\p{Surrogate}/gu)}`
 }
 
-/**
- * The channel for news. Channels are common to all databases of a server. It has the tag of upstreams, so that a script may
- * name it. No upstream has this name.
- */
+/** The channel for news, with the tag of upstreams so that a script may name it. All databases of a server share channels. */
 export function newsChannel(prefix: string, db: number): string {
   return `${start(prefix)}{${UPSTREAMS}}%news${db}`
 }
@@ -85,21 +77,10 @@ export function upstreamOf(prefix: string, key: string): string | undefined {
 /** What instances leave for each other. No group has this tag. */
 export const BOARD = '%board'
 
-export function overridesKey(prefix: string): string {
-  return `${start(prefix)}{${BOARD}}overrides`
-}
+type OnBoard = 'overrides' | 'secret' | `views:${ViewKind}` | `view:${ViewKind}:${string}`
 
-/** The ids of what instances show. */
-export function viewsKey(prefix: string, kind: ViewKind): string {
-  return `${start(prefix)}{${BOARD}}views:${kind}`
-}
-
-export function viewKey(prefix: string, kind: ViewKind, id: string): string {
-  return `${start(prefix)}{${BOARD}}view:${kind}:${id}`
-}
-
-export function secretKey(prefix: string): string {
-  return `${start(prefix)}{${BOARD}}secret`
+export function boardKey(prefix: string, what: OnBoard): string {
+  return `${start(prefix)}{${BOARD}}${what}`
 }
 
 /** A brace before the tag would make another tag. */

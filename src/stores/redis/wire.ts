@@ -1,11 +1,15 @@
-/** The script, its input and its output. decide.lua, which follows exchange.lua and includes promise.lua and lease.lua, says how they are laid out. */
+/** The script, its input and its output. decide.lua, which includes the decider, says how they are laid out. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
-import type { BucketRef, StoreError } from '../../core/store.js'
+import type { Admission, StoreVerb } from '../../sharing/store.js'
 import { CLOCK_ORIGIN, fillConstants } from '../constants.js'
+import { Answers, type ServerQuestion, sizeOf, writeBucket } from '../doubles.js'
+import { type DatedNews, decodeNews, KIND } from '../news.js'
+import { BOARD, UPSTREAMS, upstreamOf } from './keys.js'
 
-export const VERB = {
+/** The verbs of decide.lua. An admission may be one of four. */
+export const VERB: Readonly<Record<StoreVerb | 'admitAndClaim' | 'judge' | 'admitBooked', number>> = {
   admit: 1,
   admitAndClaim: 2,
   judge: 3,
@@ -17,21 +21,9 @@ export const VERB = {
   leave: 9,
   lease: 10,
   settle: 11,
-  promise: 12,
+  appoint: 12,
   admitBooked: 13,
-} as const
-
-export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
-
-/** No slot is given back. */
-export const NO_SLOT = -Infinity
-
-/** `late`, `early`: the script has done nothing. */
-export type Status = 'done' | 'late' | 'early'
-
-/** Where decide.lua includes promise.lua and lease.lua. */
-const PROMISE = /^@promise@$/m
-const LEASE = /^@lease@$/m
+}
 
 const CLOCK = /^local now = clock\(\)$/m
 
@@ -42,48 +34,21 @@ export interface Script {
 
 /** @param timeSource Lua that yields the time in ms since 1970, instead of the server's */
 export function readScript(timeSource?: string): Script {
-  const [upstream, lease, promise, rest] = ['exchange', 'lease', 'promise', 'decide'].map(name =>
-    readFileSync(new URL(`./scripts/${name}.lua`, import.meta.url), 'utf8'),
-  ) as [string, string, string, string]
-  const whole = rest.replace(PROMISE, () => promise).replace(LEASE, () => lease)
-  const file = fillConstants(`${upstream}\n${whole}`)
+  const read = (name: string): string => readFileSync(new URL(`./scripts/${name}.lua`, import.meta.url), 'utf8')
+  const whole = read('decide').replace(/^@([a-z/-]+)@$/gm, (_, name: string) => read(name))
+  const file = fillConstants(whole)
   const origin = CLOCK_ORIGIN * 1_000
   const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${origin}`)
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
 
-/** One operation of the script. */
-export interface RedisOperation {
-  readonly verb: (typeof VERB)[keyof typeof VERB]
-  readonly cost: number
-  /** `maxWait`, `since`, `slotCost` and others, in ms or cost units. */
-  readonly x: number
-  /** ms of the store's clock; decide.lua says what else. */
-  readonly slot: number
-  /** Sent in place of `slot`, in ms of our clock. */
-  readonly notBefore: number | undefined
-  /** decide.lua says what they are. */
-  readonly numbers: readonly number[]
-  readonly keys: readonly string[]
-  /** The bucket of each of the first keys. Other keys have none. */
-  readonly stack: readonly BucketRef[]
+export interface RedisQuestion extends ServerQuestion {
+  readonly verb: number
   /** Of an instance that beats or leaves. */
   readonly id: string | undefined
-  /** When nobody waits for it any more, by our clock. */
-  readonly deadline: number
-  /** @throws RangeError: it is not an answer */
-  done(answer: Answer): void
-  failed(error: StoreError): void
 }
 
 const HEADER = 5
-const PER_OPERATION = 6
-const PER_PLACE = 7
-
-/** How many numbers describe it. */
-export function sizeOf({ keys, numbers }: RedisOperation): number {
-  return PER_OPERATION + PER_PLACE * keys.length + numbers.length
-}
 
 const BIG_ENDIAN = endianness() === 'BE'
 
@@ -92,9 +57,7 @@ export interface Terms {
   readonly deadline: number
   readonly earliest: number
   readonly horizon: number
-  /** How far back a slot may lie. */
   readonly back: number
-  /** Maps ms of our clock to the store's. */
   theirs(ours: number): number
 }
 
@@ -103,30 +66,31 @@ export const GREETING: Terms = { deadline: Infinity, earliest: -Infinity, horizo
 
 /** The arguments of EVALSHA after the script's: the number of keys, the keys, ARGV. */
 export function encodeCall(
-  operations: readonly RedisOperation[],
+  questions: readonly RedisQuestion[],
   { deadline, earliest, horizon, back, theirs }: Terms,
 ): (string | Buffer)[] {
   const places = new Map<string, number>()
   const ids: string[] = []
   let size = HEADER
-  for (const operation of operations) size += sizeOf(operation)
+  for (const question of questions) size += sizeOf(question)
   const input = new Float64Array(size)
-  input.set([deadline, earliest, horizon, back, operations.length])
+  input.set([deadline, earliest, horizon, back, questions.length])
   let at = HEADER
-  for (const { verb, cost, x, slot, notBefore, numbers, keys, stack, id } of operations) {
+  for (const { verb, operation, keys, stack, id } of questions) {
+    const { cost, x, numbers } = operation
     input[at] = verb
     input[at + 1] = cost
     // The first argument is this input itself.
     input[at + 2] = id === undefined ? x : ids.push(id) + 1
-    input[at + 3] = notBefore === undefined ? slot : theirs(notBefore)
+    input[at + 3] = verb === VERB.claim ? theirs(operation.at) : operation.at
     input[at + 4] = keys.length
     input[at + 5] = numbers.length
-    at += PER_OPERATION
+    at += 6
     for (let index = 0; index < keys.length; index += 1) {
       input[at] = placeOf(keys[index]!, places)
       const bucket = stack[index]
-      if (bucket !== undefined) encodeBucket(bucket, input, at + 1)
-      at += PER_PLACE
+      if (bucket !== undefined) writeBucket(bucket, input, at + 1)
+      at += 7
     }
     input.set(numbers, at)
     at += numbers.length
@@ -144,60 +108,55 @@ function placeOf(key: string, places: Map<string, number>): number {
   return places.size
 }
 
-function encodeBucket({ limits, cost }: BucketRef, input: Float64Array, at: number): void {
-  const { rate, capacity, overflow, blockFor = 0, burst = 0 } = limits
-  input[at] = rate
-  input[at + 1] = capacity
-  input[at + 2] = overflow === 'fill' ? 1 : 0
-  input[at + 3] = blockFor === 'drain' ? Infinity : blockFor
-  input[at + 4] = burst
-  // NaN stands for none, so one that is given is told as another that no bucket can count.
-  input[at + 5] = Number.isNaN(cost) ? Infinity : (cost ?? NaN)
-}
-
-/** Reads an answer of the script, number by number. */
-export class Answer {
-  readonly #numbers: Float64Array
-  #at = 2
-  /** Maps ms of the store's clock to ours. */
-  readonly ours: (theirs: number) => number
-
+export class RedisAnswers extends Answers {
+  /** ms of the store's clock. */
+  readonly time: number
+  /** False: the script has done nothing, as it came too late or the server's clock was set back. */
+  readonly isDone: boolean
   /** @throws RangeError: it is not an answer */
   constructor(reply: unknown, ours: (theirs: number) => number) {
     if (!Buffer.isBuffer(reply) || reply.length < 16) throw new RangeError('the answer is not the script’s')
-    this.#numbers = new Float64Array(Math.floor(reply.length / 8))
-    const bytes = Buffer.from(this.#numbers.buffer)
+    const numbers = new Float64Array(Math.floor(reply.length / 8))
+    const bytes = Buffer.from(numbers.buffer)
     reply.copy(bytes)
     if (BIG_ENDIAN) bytes.swap64()
-    this.ours = ours
+    super(numbers, 2, ours)
+    this.time = numbers[0]!
+    this.isDone = numbers[1] === 1
   }
 
-  /** ms of the store's clock. */
-  get time(): number {
-    return this.#numbers[0]!
+  granted(): boolean {
+    return this.next() === 1
   }
 
-  get status(): Status {
-    const status = this.#numbers[1]
-    return status === 1 ? 'done' : status === 0 ? 'late' : 'early'
-  }
-
-  /** @throws RangeError: there are no more */
-  next(): number {
-    const value = this.#numbers[this.#at]
-    if (value === undefined) throw new RangeError('the answer ends too early')
-    this.#at += 1
-    return value
-  }
-
-  list(length: number): number[] {
-    const values: number[] = []
-    for (let count = 0; count < length; count += 1) values.push(this.next())
-    return values
+  rejection(length: number): Admission {
+    const [reason, retryAfter, levels] = [this.next(), this.next(), this.list(length)]
+    const flags = this.list(length)
+    return this.rejectionOf(reason, retryAfter, levels, place => flags[place] === 1)
   }
 }
 
 /** Why a server refused a script. It adds which script it ran, and which line of it. */
 export function withoutScript({ message }: Error): string {
   return message.replace(/ script: [0-9a-f]{40}, .*$/s, '').replace(/^ERR /, '')
+}
+
+/** @param author the instance that has reset it, which does not listen to itself */
+export function encodeRedisReset(author: string, bucket: string, key: string): string {
+  return `${KIND.reset}${JSON.stringify([author, bucket, key])}`
+}
+
+/** Undefined: nobody here is concerned. Its time is by the clock of the server that has the tag. */
+export function decodeRedisNews(
+  message: Buffer,
+  prefix: string,
+  author: string,
+): (DatedNews & { tag: string }) | undefined {
+  const kind = message.toString('latin1', 0, 1)
+  const read = (count: number) => ({
+    numbers: Array.from({ length: count }, (_, place) => message.readDoubleLE(1 + 8 * place)),
+    text: message.toString('utf8', 1 + 8 * count),
+  })
+  const dated = decodeNews({ kind, read, upstreamOf: key => upstreamOf(prefix, key) }, author)
+  return dated && { ...dated, tag: kind === KIND.upstream ? UPSTREAMS : BOARD }
 }

@@ -7,42 +7,27 @@
  * this process counts from its own start.
  */
 import type { Duplex } from 'node:stream'
-import { type Board, Listeners, type News, type Override, type View } from '../../core/board.js'
+import { type Board, Listeners } from '../../sharing/board.js'
+import { type Store, StoreError } from '../../sharing/store.js'
+import { type AskedQuestion, Batcher } from '../batch.js'
+import { RoundTrip } from '../timing.js'
+import { type Ask, asking, BOARD_VERBS, VERBS, verbsOf } from '../verbs.js'
+import { openFrames } from './frames.js'
 import {
-  type Admission,
-  type AdmitRequest,
-  type BucketRef,
-  type ClaimAnswer,
-  type ClaimRequest,
-  type GiveBackRequest,
-  type LeaseAnswer,
-  type LeaseRequest,
-  type PromiseAnswer,
-  type PromiseRequest,
-  type Roll,
-  type SettleRequest,
-  type Store,
-  StoreError,
-} from '../../core/store.js'
-import type { UpstreamState } from '../../core/upstream-state.js'
-import { RoundTrip } from '../round-trip.js'
-import { MACHINE, type StoreClock } from './clock.js'
-import { type Frames, openFrames } from './frames.js'
-import {
+  ALL_VERBS,
   type AnswerMessage,
   type AskedMessage,
   type AskedVerb,
   isNewsMessage,
+  MACHINE,
   type NewsMessage,
-  VERBS,
-  type Verb,
-} from './verbs.js'
+  type StoreClock,
+} from './protocol.js'
 
 /** ms. The least time from a message of several questions to the next. */
 const APART = 1
 
 export interface WorkerStoreOptions {
-  /** To the primary. */
   readonly pipe: Duplex
   /** ms after which a question rejects */
   readonly timeout: number
@@ -50,231 +35,92 @@ export interface WorkerStoreOptions {
   readonly clock?: StoreClock
 }
 
-export function createWorkerStore(options: WorkerStoreOptions): Store {
-  return new WorkerStore(options)
-}
-
-interface Asked {
-  answered(answer: unknown): void
-  failed(error: StoreError): void
-}
-
-/** A message whose answer is yet to come. */
 interface Message {
   /** When the first of its questions was asked, in ms: they may have waited for other answers. */
   readonly askedAt: number
-  readonly deadline: number
-  /** Emptied when nobody waits for the answer any more. */
-  asked: readonly Asked[]
+  readonly asked: readonly AskedQuestion<AskedVerb, unknown>[]
+  answered(): void
 }
 
-class WorkerStore implements Store {
-  readonly #frames: Frames
-  readonly #timeout: number
-  readonly #clock: StoreClock
-  /** The questions of the next message, and when the first of them was asked. */
-  #questions: AskedVerb[] = []
-  #asked: Asked[] = []
-  #askedAt = 0
+export function createWorkerStore({ pipe, timeout, clock = MACHINE }: WorkerStoreOptions): Store {
+  const roundTrip = new RoundTrip()
+  const listeners = new Listeners()
+  /** Those without an answer, in their order. */
+  const messages: Message[] = []
   /** When the last message of several questions was sent. */
-  #busyAt = -Infinity
-  #next: NodeJS.Timeout | undefined
-  readonly #roundTrip = new RoundTrip()
-  /** In the order in which they were sent. */
-  readonly #messages: Message[] = []
-  #watch: NodeJS.Timeout | undefined
-  readonly #listeners = new Listeners()
-  /** The moments at which requests came are exact. */
-  readonly keepsOrder = true
-  #isClosed = false
+  let busyAt = -Infinity
+  let next: NodeJS.Timeout | undefined
 
-  readonly board: Board = {
-    setOverride: override => this.#ask('setOverride', [override], answer => answer as boolean),
-    endOverride: (bucket, key) => this.#ask('endOverride', [bucket, key], answer => answer as boolean),
-    overrides: () => this.#ask('overrides', [], answer => answer as Override[]),
-    show: (kind, id, text) => this.#ask('show', [kind, id, text], ignore),
-    views: kind => this.#ask('views', [kind], answer => answer as View[]),
-    agreeOnSecret: proposed => this.#ask('agreeOnSecret', [proposed], answer => answer as string),
-  }
+  const frames = openFrames(
+    pipe,
+    value => received(value as AnswerMessage | NewsMessage),
+    () => {
+      clearTimeout(next)
+      batcher.close('the primary is gone')
+    },
+  )
+  const batcher = new Batcher<AskedVerb, unknown>({
+    ...{ clock, timeout, who: 'the primary', reasonOf: ({ message }) => new StoreError(message) },
+    sender() {
+      if (messages.some(({ asked }) => asked.some(({ isOver }) => !isOver))) return undefined
+      if (clock.now() - busyAt >= APART) return send
+      next ??= setTimeout(() => {
+        next = undefined
+        batcher.pump()
+      }, APART)
+      return undefined
+    },
+  })
 
-  constructor({ pipe, timeout, clock = MACHINE }: WorkerStoreOptions) {
-    this.#timeout = timeout
-    this.#clock = clock
-    this.#frames = openFrames(pipe, value => this.#received(value as AnswerMessage | NewsMessage), this.#closed)
-  }
-
-  get horizon(): number {
-    return this.#roundTrip.horizon
-  }
-
-  admit(request: AdmitRequest): Promise<Admission> {
-    return this.#ask('admit', [request], answer => {
-      const admission = answer as Admission
-      if (!admission.admitted || admission.claim === undefined) return admission
-      return { ...admission, claim: this.#readClaim(admission.claim) }
+  function send(asked: Message['asked']): Promise<void> {
+    if (asked.length > 1) busyAt = clock.now()
+    const { deadline } = asked[0]!
+    const { horizon, back } = roundTrip
+    const questions = asked.map(({ question }) => question)
+    return new Promise(answered => {
+      messages.push({ askedAt: deadline - timeout, asked, answered })
+      frames.send({ deadline, horizon, back, questions } satisfies AskedMessage)
     })
   }
 
-  claim(request: ClaimRequest): Promise<ClaimAnswer> {
-    const { notBefore, ...rest } = request
-    const theirs = notBefore === undefined ? rest : { ...rest, notBefore: this.#clock.theirs(notBefore) }
-    return this.#ask('claim', [theirs], answer => this.#readClaim(answer as ClaimAnswer))
-  }
-
-  lease(request: LeaseRequest): Promise<LeaseAnswer> {
-    const { ours } = this.#clock
-    return this.#ask('lease', [this.#inTheirTime(request)], answer => {
-      const { slots, nextAt, until, roomFrom, roomUntil, ...rest } = answer as LeaseAnswer
-      const times = { nextAt: ours(nextAt), until: ours(until), roomFrom: ours(roomFrom), roomUntil: ours(roomUntil) }
-      return { ...rest, ...times, slots: slots.map(slot => ({ ...slot, at: ours(slot.at) })) }
-    })
-  }
-
-  #inTheirTime(request: LeaseRequest): LeaseRequest {
-    const demand = request.demand.map(({ arrivals, ...rest }) =>
-      arrivals === undefined
-        ? rest
-        : { ...rest, arrivals: { ...arrivals, times: arrivals.times.map(this.#clock.theirs) } },
-    )
-    return { ...request, demand }
-  }
-
-  giveBack(request: GiveBackRequest): Promise<void> {
-    return this.#ask('giveBack', [request], ignore)
-  }
-
-  settle(request: SettleRequest): Promise<readonly number[]> {
-    return this.#ask('settle', [request], answer => answer as readonly number[])
-  }
-
-  promise(request: PromiseRequest): Promise<PromiseAnswer> {
-    return this.#ask('promise', [request], answer => answer as PromiseAnswer)
-  }
-
-  reset(bucket: BucketRef): Promise<void> {
-    return this.#ask('reset', [bucket], ignore)
-  }
-
-  beat(id: string): Promise<Roll> {
-    return this.#ask('beat', [id], answer => {
-      const roll = answer as Roll
-      return { ...roll, epoch: this.#clock.ours(roll.epoch) }
-    })
-  }
-
-  leave(id: string): Promise<void> {
-    return this.#ask('leave', [id], ignore)
-  }
-
-  exchange(upstream: string, news?: UpstreamState): Promise<UpstreamState> {
-    return this.#ask('exchange', [upstream, news], answer => answer as UpstreamState)
-  }
-
-  listen(listener: (news: News) => void): () => void {
-    return this.#listeners.add(listener)
-  }
-
-  async close(): Promise<void> {
-    this.#frames.close()
-  }
-
-  #readClaim(claim: ClaimAnswer): ClaimAnswer {
-    const { ours } = this.#clock
-    if (!claim.granted) return { granted: false, freeAt: claim.freeAt.map(ours) }
-    const { at, from, token } = claim.slot
-    return { granted: true, slot: { at: ours(at), from: ours(from), token } }
-  }
-
-  #ask<T>(verb: Verb, input: readonly unknown[], read: (answer: unknown) => T): Promise<T> {
-    if (this.#isClosed) return Promise.reject(new StoreError('the primary is gone'))
-    return new Promise<T>((resolve, reject: (error: StoreError) => void) => {
-      if (this.#questions.push([VERBS.indexOf(verb), ...input]) === 1) {
-        this.#askedAt = this.#clock.now()
-        setImmediate(this.#flush)
-      }
-      const answered = (answer: unknown): void => {
-        try {
-          resolve(read(answer))
-        } catch (cause) {
-          reject(new StoreError('the answer of the primary cannot be read', { cause }))
-        }
-      }
-      this.#asked.push({ answered, failed: reject })
-    })
-  }
-
-  readonly #flush = (): void => {
-    if (this.#questions.length === 0 || this.#messages.some(({ asked }) => asked.length > 0)) return
-    const now = this.#clock.now()
-    if (now - this.#busyAt < APART) {
-      this.#next ??= setTimeout(this.#flushNext, APART)
-      return
-    }
-    if (this.#questions.length > 1) this.#busyAt = now
-    const message = { askedAt: this.#askedAt, deadline: this.#askedAt + this.#timeout, asked: this.#asked }
-    const questions = this.#questions
-    this.#questions = []
-    this.#asked = []
-    this.#messages.push(message)
-    const { horizon, back } = this.#roundTrip
-    this.#frames.send({ deadline: message.deadline, horizon, back, questions } satisfies AskedMessage)
-    // The first of its questions may have waited for other answers.
-    this.#watch ??= setTimeout(this.#look, Math.max(0, Math.ceil(message.deadline - now)))
-  }
-
-  readonly #flushNext = (): void => {
-    this.#next = undefined
-    this.#flush()
-  }
-
-  #received(received: AnswerMessage | NewsMessage): void {
-    if (isNewsMessage(received)) this.#listeners.tell(received.news)
-    else this.#answered(received)
-  }
-
-  #answered(answers: AnswerMessage): void {
-    const message = this.#messages.shift()
-    if (message === undefined) return
-    const took = this.#clock.now() - message.askedAt
+  function received(message: AnswerMessage | NewsMessage): void {
+    if (isNewsMessage(message)) return listeners.tell(message.news)
+    const sent = messages.shift()
+    if (sent === undefined) return
+    const took = clock.now() - sent.askedAt
     // Moments of the machine's clock are mapped exactly, so an answer is late by its way.
-    this.#roundTrip.learn(took, took)
-    if (typeof answers === 'string') fail(message, answers)
-    else for (const [place, { answered }] of message.asked.entries()) answered(answers[place])
-    this.#flush()
+    roundTrip.learn(took, took)
+    for (const [place, each] of sent.asked.entries()) {
+      try {
+        if (typeof message === 'string') each.failed(new StoreError(message))
+        else each.answered(message[place])
+      } catch (cause) {
+        each.failed(new StoreError('the answer of the primary cannot be read', { cause }))
+      }
+    }
+    sent.answered()
+    batcher.pump()
   }
 
-  /** Fails what the primary has not answered in time. It looks once in each `timeout`, or when the next one is due. */
-  readonly #look = (): void => {
-    // If this process was held up, the answers may be there already.
-    setImmediate(() => {
-      this.#watch = undefined
-      const now = this.#clock.now()
-      for (const message of this.#messages) {
-        if (message.asked.length === 0) continue
-        if (message.deadline > now) {
-          this.#watch = setTimeout(this.#look, Math.ceil(message.deadline - now))
-          return
-        }
-        fail(message, 'the primary did not answer in time')
-      }
-      this.#flush()
+  const ask: Ask = (verb, input) => {
+    const { theirs, ours } = VERBS[verb]
+    const question = [ALL_VERBS.indexOf(verb), ...(theirs?.(clock.theirs, ...input) ?? input)] as const
+    return batcher.ask(question, answer => {
+      return (ours === undefined ? answer : ours(answer as never, clock.ours)) as never
     })
   }
 
-  readonly #closed = (): void => {
-    this.#isClosed = true
-    clearTimeout(this.#watch)
-    clearTimeout(this.#next)
-    const unsent = { askedAt: 0, deadline: 0, asked: this.#asked }
-    this.#questions = []
-    for (const message of [...this.#messages.splice(0), unsent]) fail(message, 'the primary is gone')
+  return {
+    ...verbsOf(ask),
+    get horizon() {
+      return roundTrip.horizon
+    },
+    // The moments at which requests came are exact.
+    keepsOrder: true,
+    listen: listener => listeners.add(listener),
+    board: asking<keyof Board, Board>(BOARD_VERBS, (verb, input) =>
+      batcher.ask([ALL_VERBS.indexOf(verb), ...input], answer => answer),
+    ),
+    close: async () => frames.close(),
   }
 }
-
-function fail(message: Message, reason: string): void {
-  const { asked } = message
-  message.asked = []
-  for (const { failed } of asked) failed(new StoreError(reason))
-}
-
-function ignore(): void {}

@@ -50,6 +50,6 @@ process.on('message', message => {
 })
 process.on('disconnect', () => process.exit())
 
-server.listen({ port: 0, host: '127.0.0.1', backlog: 4096 }, () => {
+server.listen({ port: Number(process.argv[2]), host: '127.0.0.1', backlog: 4096 }, () => {
   process.send?.(/** @type {import('node:net').AddressInfo} */ (server.address()).port)
 })

@@ -42,7 +42,7 @@ const participants = {
 
 /** @param {string} file @param {string} create @param {object} options @param {number} buckets @returns {Promise<Ask>} */
 async function store(file, create, options, buckets) {
-  const module = await import(pathToFileURL(`${dist}/stores/${file}.js`).href)
+  const module = await import(pathToFileURL(`${dist}/stores/${file}/store.js`).href)
   const made = module[create]({ url, timeout: 10_000, clock, ...options })
   const [client, everyone] = [limits('client'), limits('everyone')]
   return async at => {

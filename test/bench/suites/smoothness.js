@@ -115,7 +115,7 @@ function nginxConfig() {
  * @param {boolean} [setup.probed] whether to record the times of sending, too
  * @param {number} setup.seconds
  */
-async function arrivals({ sink, load, proxy, rate, clients, together = false, probed = false, seconds }) {
+export async function arrivals({ sink, load, proxy, rate, clients, together = false, probed = false, seconds }) {
   const names = Array.from({ length: clients }, (_, client) => ({ path: `/r${rate}/${client}`, key: `key${client}` }))
   const connections = Math.max(4, Math.min(100, Math.ceil(rate / 30)))
   await sink.ask('record')

@@ -1,7 +1,6 @@
 /** The adaptive rate, judged by simulations of upstreams on the virtual clock (upstream-model.ts). */
 import t from 'tap'
-import { AdaptiveRate } from '../../../src/core/adaptive/adaptive-rate.js'
-import { Sample } from '../../../src/core/adaptive/sample.js'
+import { AdaptiveRate, Sample } from '../../../src/core/adaptive/adaptive-rate.js'
 import { createVirtualClock } from '../../../src/core/clock.js'
 import { isWithin, type Model, simulate, targets } from './upstream-model.js'
 

@@ -5,15 +5,16 @@ import { findInAnswer, type Numbers } from '../../../src/http/figures/answer-num
 import { EventNumbers } from '../../../src/http/figures/event-numbers.js'
 import { JsonNumbers } from '../../../src/http/figures/json-numbers.js'
 import { formatJsonPath, type JsonPath, parseJsonPath } from '../../../src/http/figures/json-path.js'
+import { runs } from '../../runs.js'
 
 /** What JSON.parse finds. */
-function expected(text: string, path: JsonPath): number | undefined {
+function expected(text: string, path: JsonPath): unknown {
   let value: unknown = JSON.parse(text)
   for (const step of path) {
     const fits = typeof step === 'number' ? Array.isArray(value) : isObject(value)
     value = fits && Object.hasOwn(value as object, step) ? (value as Record<string, unknown>)[step] : undefined
   }
-  return typeof value === 'number' ? value : undefined
+  return value
 }
 
 function isObject(value: unknown): boolean {
@@ -61,19 +62,21 @@ function escapedText(text: string): string {
 
 const path = fc.array(fc.oneof(fc.constantFrom(...NAMES), fc.nat(3)), { minLength: 1, maxLength: 3 })
 
-t.test('finds what JSON.parse finds, wherever the bytes are cut', async () => {
+t.test('property: finds what JSON.parse finds, wherever the bytes are cut', async () => {
   fc.assert(
     fc.property(json, fc.array(path, { minLength: 1, maxLength: 4 }), fc.array(fc.nat()), (text, paths, cuts) => {
-      const numbers = new JsonNumbers(paths)
-      readCut(numbers, Buffer.from(`${text} `), cuts)
+      const numbers = new JsonNumbers(paths, 10_000)
+      const bytes = Buffer.from(`${text} `)
+      readCut(numbers, bytes, cuts)
       if (!numbers.isWhole) throw new Error(`not whole: ${text}`)
-      const found = [...numbers.found]
-      const wanted = paths.map(each => expected(text, each))
+      const found = paths.map((_, index) => numbers.found[index] ?? numbers.texts[index])
+      const wanted = paths.map(each => expected(bytes.toString(), each))
       for (const [index, value] of wanted.entries()) {
-        if (!Object.is(found[index], value)) throw new Error(`${found} instead of ${wanted}`)
+        const known = typeof value === 'number' || typeof value === 'string' ? value : undefined
+        if (!Object.is(found[index], known)) throw new Error(`${found} instead of ${wanted}`)
       }
     }),
-    { numRuns: 3_000 },
+    { numRuns: runs(3_000) },
   )
 })
 
@@ -113,6 +116,26 @@ t.test('what is kept is bounded, whatever comes', async t => {
   t.same([numbers.isWhole, numbers.found], [true, [undefined]], 'a number too long to be one is none')
 })
 
+t.test('texts are found in whole documents only, up to a length, and where they are wanted', async t => {
+  const read = (text: string, longest?: number) => {
+    const numbers = new JsonNumbers([['a'], ['b', 1]], longest)
+    readCut(numbers, Buffer.from(text), [])
+    return [...numbers.texts]
+  }
+  t.same(read('{"a":"x","b":["y","z"]}', 5), ['x', 'z'])
+  t.same(read('{"a":"12345","b":[0,"123456"]}', 5), ['12345', undefined])
+  t.same(read('{"a":"x","a":1}', 5), [undefined, undefined], 'the last member counts')
+  t.same(read('{"a":"x"', 5), [])
+  t.same(read('{"a":"x"}}', 5), [])
+  t.same(read('{"a":"x"}'), [undefined, undefined], 'not wanted')
+  const numbers = new JsonNumbers([['a']], 5)
+  const piece = Buffer.from('x'.repeat(64_000))
+  readCut(numbers, Buffer.from('{"a":"'), [])
+  const before = process.memoryUsage().heapUsed
+  for (let count = 0; count < 1_000; count += 1) numbers.read(piece, 0, piece.length)
+  t.ok(process.memoryUsage().heapUsed - before < 10e6, 'a long one is not kept')
+})
+
 t.test('paths', async t => {
   for (const text of ['usage.total_tokens', 'choices[0].index', '[1][20]', 'x-ratelimit', 'ünder.$ref']) {
     t.equal(formatJsonPath(parseJsonPath(text)!), text)
@@ -146,7 +169,7 @@ const event = fc.record({
   isSplit: fc.boolean(),
 })
 
-t.test('the last event that has a number counts, wherever the bytes are cut', async () => {
+t.test('property: the last event that has a number counts, wherever the bytes are cut', async () => {
   fc.assert(
     fc.property(fc.array(event), fc.constantFrom('', 'data: [DONE]\n\n'), fc.array(fc.nat()), (events, done, cuts) => {
       const text = events.map(({ before, total, space, lineEnd, isSplit }) => {
@@ -160,7 +183,7 @@ t.test('the last event that has a number counts, wherever the bytes are cut', as
       const last = events.map(({ total }) => total).findLast(total => total !== null)
       if (found !== last) throw new Error(`${found} instead of ${last} of ${text.join('')}`)
     }),
-    { numRuns: 2_000 },
+    { numRuns: runs(2_000) },
   )
 })
 

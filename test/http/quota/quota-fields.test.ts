@@ -2,9 +2,9 @@ import fc from 'fast-check'
 import t from 'tap'
 import { type Fields, followersOf, LONGEST, type Quota } from '../../../src/http/quota/field-values.js'
 import { LearnedRate } from '../../../src/http/quota/learned-rate.js'
-import { hasStatus, pauseAfter } from '../../../src/http/quota/pause-rule.js'
+import { hasStatus, pauseAfter, readRetryAfter } from '../../../src/http/quota/pause-rule.js'
 import { readQuotas } from '../../../src/http/quota/quota-fields.js'
-import { readRetryAfter } from '../../../src/http/quota/retry-after.js'
+import { runs } from '../../runs.js'
 
 /** Sat, 21 Nov 2026 12:00:00 GMT */
 const NOW = Date.UTC(2026, 10, 21, 12)
@@ -383,7 +383,7 @@ function asDuration(ms: number): string {
   return ms < 1_000 ? `${ms}ms` : `${minutes > 0 ? `${minutes}m` : ''}${seconds}s`
 }
 
-t.test('what a model API says is read as it was meant, for any limits', async t => {
+t.test('property: what a model API says is read as it was meant, for any limits', async t => {
   const count = fc.nat(1e9)
   const told = fc.record({ limit: fc.integer({ min: 1, max: 1e9 }), remaining: count, reset: fc.nat(86_400_000) })
   const property = fc.property(told, told, (requests, tokens) => {
@@ -408,10 +408,10 @@ t.test('what a model API says is read as it was meant, for any limits', async t 
       t.same(found, expected)
     }
   })
-  fc.assert(property, { numRuns: 300 })
+  fc.assert(property, { numRuns: runs(300) })
 })
 
-t.test('no hostile answer makes it throw or return nonsense', async t => {
+t.test('property: no hostile answer makes it throw or return nonsense', async t => {
   const answers = fc.uniqueArray(fc.tuple(fc.constantFrom(...NAMES), value), { selector: ([name]) => name })
   const isIn = (number: number | undefined, least: number, most: number): boolean =>
     number === undefined || (number >= least && number <= most)
@@ -444,5 +444,5 @@ t.test('no hostile answer makes it throw or return nonsense', async t => {
     }
     return true
   })
-  t.doesNotThrow(() => fc.assert(property, { numRuns: 3_000 }))
+  t.doesNotThrow(() => fc.assert(property, { numRuns: runs(3_000) }))
 })

@@ -1,8 +1,7 @@
 import t from 'tap'
 import { LONGEST } from '../../../src/http/quota/field-values.js'
 import { readHttpDate } from '../../../src/http/quota/http-date.js'
-import { type PauseRule, pauseAfter } from '../../../src/http/quota/pause-rule.js'
-import { readRetryAfter } from '../../../src/http/quota/retry-after.js'
+import { type PauseRule, pauseAfter, readRetryAfter } from '../../../src/http/quota/pause-rule.js'
 
 /** Sat, 21 Nov 2026 12:00:00 GMT */
 const NOW = Date.UTC(2026, 10, 21, 12)

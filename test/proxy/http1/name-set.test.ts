@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { NameSet } from '../../../src/proxy/http1/name-set.js'
+import { NameSet } from '../../../src/proxy/http/fields.js'
+import { runs } from '../../runs.js'
 
 const KNOWN = [
   'te',
@@ -15,7 +16,7 @@ const KNOWN = [
   'a~b',
 ]
 
-t.test('a name is found in any case, and no other name is', async () => {
+t.test('property: a name is found in any case, and no other name is', async () => {
   const names = new NameSet(KNOWN)
   const letter = fc.constantFrom(...'aehktuvxEHKTUVX-_1!~'.split(''))
   const known = fc.constantFrom(...KNOWN)
@@ -32,7 +33,7 @@ t.test('a name is found in any case, and no other name is', async () => {
         names.find(text) === (KNOWN.includes(lower) ? lower : undefined) && names.has(text) === KNOWN.includes(lower)
       )
     }),
-    { numRuns: 2_000 },
+    { numRuns: runs(2_000) },
   )
 })
 

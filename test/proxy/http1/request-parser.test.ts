@@ -1,9 +1,11 @@
 /** The request parser: against llhttp with random requests, in any pieces, and case by case. */
+
 import { METHODS } from 'node:http'
 import * as fc from 'fast-check'
 import t from 'tap'
+import { runs } from '../../runs.js'
 import { llhttpRequests, type ReadRequests } from './llhttp.js'
-import { ownRequests } from './own-requests.js'
+import { parsedRequests } from './parsed-requests.js'
 
 const latin1 = (text: string): Buffer => Buffer.from(text, 'latin1')
 
@@ -101,12 +103,12 @@ const requests = fc
   )
   .map(parts => parts.join(''))
 
-/** More by hand, after a change to the parser: FUZZ_RUNS=1000000. */
-const RUNS = Number(process.env.FUZZ_RUNS ?? 5_000)
+/** More by hand, after a change to the parser: SHAPER_RUNS=200. */
+const RUNS = runs(5_000)
 
 /** @throws if llhttp refuses what we accept, or reads it as something else */
 function compare(text: string): ReadRequests {
-  const mine = ownRequests(latin1(text))
+  const mine = parsedRequests(latin1(text))
   const methods = mine.events.flatMap(event => /^head (\S+) /.exec(event)?.[1] ?? [])
   const unknown = methods.find(each => !METHODS.includes(each))
   if (unknown !== undefined) {
@@ -132,7 +134,7 @@ function compare(text: string): ReadRequests {
   return mine
 }
 
-t.test('what our parser accepts llhttp accepts, with the same meaning', async t => {
+t.test('property: what our parser accepts llhttp accepts, with the same meaning', async t => {
   let accepted = 0
   fc.assert(
     fc.property(requests, text => {
@@ -186,7 +188,7 @@ const PLACES: readonly ((byte: string) => string)[] = [
   x => `${CHUNKED}3\r\nabc\r\n0\r\nA${x}: b\r\n\r\n${BEHIND}`,
 ]
 
-t.test('any byte in a place where parsers differ: the same as llhttp, or refused', async t => {
+t.test('long: any byte in a place where parsers differ: the same as llhttp, or refused', async t => {
   let accepted = 0
   for (const place of PLACES) {
     for (let byte = 0; byte < 256; byte += 1) {
@@ -196,11 +198,11 @@ t.test('any byte in a place where parsers differ: the same as llhttp, or refused
   t.ok(accepted > 1_000, `${accepted} of ${256 * PLACES.length} were accepted`)
 })
 
-t.test('the pieces in which bytes come make no difference', async t => {
+t.test('property: the pieces in which bytes come make no difference', async t => {
   fc.assert(
     fc.property(requests, fc.array(fc.integer({ min: 1, max: 7 }), { minLength: 1 }), (text, sizes) => {
-      const whole = ownRequests(latin1(text))
-      const pieces = ownRequests(latin1(text), sizes)
+      const whole = parsedRequests(latin1(text))
+      const pieces = parsedRequests(latin1(text), sizes)
       const meaning = ({ events, kept, error }: ReadRequests) => JSON.stringify([events, kept, error === undefined])
       if (meaning(whole) !== meaning(pieces)) {
         throw new Error(`whole: ${JSON.stringify(whole)}\npieces: ${JSON.stringify(pieces)}`)
@@ -260,7 +262,7 @@ const ACCEPTED: readonly [string, string, readonly string[], readonly boolean[]]
 for (const [title, text, events, kept] of ACCEPTED) {
   t.test(`${title}: accepted`, async t => {
     for (const sizes of [[], [1]]) {
-      const found = ownRequests(latin1(text), sizes)
+      const found = parsedRequests(latin1(text), sizes)
       t.same(found.events, events)
       t.same(found.kept, kept)
       t.equal(found.error, undefined)
@@ -268,7 +270,7 @@ for (const [title, text, events, kept] of ACCEPTED) {
   })
 }
 
-const PROXY = 'this looks like the PROXY protocol; what is in front has to send X-Forwarded-For in its place'
+const PROXY = 'this looks like the PROXY protocol, and "proxyProtocol" does not list this peer'
 
 const REFUSED: readonly [string, string, string, number?][] = [
   ['HTTP/0.9', 'GET /\r\n\r\n', 'only HTTP/1.0 and HTTP/1.1 are supported', 505],
@@ -327,7 +329,7 @@ const REFUSED: readonly [string, string, string, number?][] = [
 for (const [title, text, error, status] of REFUSED) {
   t.test(`${title}: refused`, async t => {
     for (const sizes of [[], [1], [1_000]]) {
-      t.match(ownRequests(latin1(text), sizes), {
+      t.match(parsedRequests(latin1(text), sizes), {
         error,
         ...(error !== 'an unknown coding' && { status: status ?? 400 }),
       })
@@ -337,14 +339,14 @@ for (const [title, text, error, status] of REFUSED) {
 
 t.test('a head that comes byte by byte costs linear work', async t => {
   const bytes = latin1(`GET / HTTP/1.1\r\nA: ${'x'.repeat(16_000)}\r\n\r\n`)
-  const { events, error } = ownRequests(bytes, [1])
+  const { events, error } = parsedRequests(bytes, [1])
   t.equal(error, undefined)
   t.equal(events.length, 2)
 })
 
 t.test('many short requests in one buffer cost linear work', async t => {
   const count = 100_000
-  const { events } = ownRequests(latin1('GET / HTTP/1.1\r\n\r\n'.repeat(count)))
+  const { events } = parsedRequests(latin1('GET / HTTP/1.1\r\n\r\n'.repeat(count)))
   t.equal(events.length, 2 * count)
 })
 
@@ -352,7 +354,7 @@ t.test('spaces within a list cost linear work', async t => {
   for (const name of ['Connection', 'Transfer-Encoding']) {
     const text = `GET / HTTP/1.1\r\n${name}: a${' '.repeat(16_000)}b\r\n\r\n`
     const start = process.cpuUsage().user
-    for (let count = 0; count < 20; count += 1) ownRequests(latin1(text))
+    for (let count = 0; count < 20; count += 1) parsedRequests(latin1(text))
     const cpu = (process.cpuUsage().user - start) / 1_000
     // With work that grows by the square it would be two seconds.
     t.ok(cpu < 500, `${name}: ${cpu.toFixed(0)} ms of CPU`)

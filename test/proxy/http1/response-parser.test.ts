@@ -1,8 +1,10 @@
 /** The response parser: against llhttp with random messages, in any pieces, and case by case. */
+
 import * as fc from 'fast-check'
 import t from 'tap'
-import { ProtocolError } from '../../../src/proxy/http1/fields.js'
-import { ResponseParser } from '../../../src/proxy/http1/response-parser.js'
+import { ProtocolError } from '../../../src/proxy/http/fields.js'
+import { ResponseParser } from '../../../src/proxy/upstream/response-parser.js'
+import { runs } from '../../runs.js'
 import { llhttpResponses, type Read } from './llhttp.js'
 
 /** Lets our parser read the responses to requests with these methods, in pieces of the given sizes. */
@@ -137,10 +139,10 @@ const methods = fc.array(fc.constantFrom('GET', 'GET', 'HEAD'), { minLength: 3, 
 /** Without spaces behind the size of a chunk, which llhttp refuses. */
 const unpadded = (text: string): string => text.replace(/^([0-9a-f]+)[ \t]+(?=[\r;])/gim, '$1')
 
-/** More by hand, after a change to the parser: FUZZ_RUNS=1000000. */
-const RUNS = Number(process.env.FUZZ_RUNS ?? 5_000)
+/** More by hand, after a change to the parser: SHAPER_RUNS=200. */
+const RUNS = runs(5_000)
 
-t.test('what our parser accepts llhttp accepts, with the same meaning', async t => {
+t.test('property: what our parser accepts llhttp accepts, with the same meaning', async t => {
   let accepted = 0
   fc.assert(
     fc.property(messages, methods, (text, asked) => {
@@ -160,7 +162,7 @@ t.test('what our parser accepts llhttp accepts, with the same meaning', async t 
   t.ok(accepted > RUNS / 20, `${accepted} of ${RUNS} were accepted`)
 })
 
-t.test('the pieces in which bytes come make no difference', async t => {
+t.test('property: the pieces in which bytes come make no difference', async t => {
   fc.assert(
     fc.property(messages, methods, fc.array(fc.integer({ min: 1, max: 7 }), { minLength: 1 }), (text, asked, sizes) => {
       const whole = ours(latin1(text), asked.slice(0, 1))

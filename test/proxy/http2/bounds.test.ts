@@ -149,7 +149,7 @@ t.test('CVE-2019-9512, CVE-2019-9515 (ping and settings floods): what is not rea
   }
 })
 
-t.test('heads: as large as over HTTP/1.1, then 431; malformed ones are refused', async t => {
+t.test('long: heads: as large as over HTTP/1.1, then 431; malformed ones are refused', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, limits: { maxHeaderSize: 2_000 }, ...OFF })
   const session = openSession(t, rig.port)

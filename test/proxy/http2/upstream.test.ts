@@ -2,6 +2,7 @@
 import { spawn } from 'node:child_process'
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import {
+  constants,
   createSecureServer,
   createServer,
   type Http2Server,
@@ -356,6 +357,20 @@ t.test('what the upstream says it has not processed is sent again with its body,
   }
 })
 
+t.test('so is a body of which a part has been sent', async t => {
+  const body = Array.from({ length: 200_000 }, (_, at) => at).join()
+  const upstream = await untakingUpstream(t, 2)
+  const rig = await startRig(t, { routes: OFF, upstream: { url: upstream.url, http2: true } })
+  const client = await connect(t, rig)
+  t.equal((await client.ask(get())).status, 200)
+  for (const path of Object.keys(UNTAKEN)) {
+    const { status, text } = await client.ask(post(body, path))
+    t.equal(status, 200, path)
+    t.ok(text === body, `${path}: ${text.length} of ${body.length}`)
+  }
+  await eventually(() => rig.proxy.context.bodyBytes.used === 0)
+})
+
 t.test('it is sent again in a slot of its own', async t => {
   const upstream = await untakingUpstream(t, 1)
   const config = { buckets: { all: { key: 'all', rate: '1/s', capacity: 100 } }, routes: [{ name: 'all' }] }
@@ -383,9 +398,17 @@ t.test('it is not sent again without end, nor with a body that was not kept', as
   t.match(answer, { status: 502 })
   t.match(answer.text, /the upstream did not take the request/)
   t.equal(upstream.heads.length, 12)
-  client.send(post('x'.repeat(STREAMED), '/refused'))
-  t.match(await client.answer(), { status: 502 })
-  t.equal(upstream.heads.length, 13)
+  const taking = await http2Upstream(t, stream => {
+    let taken = 0
+    stream.on('data', (chunk: Buffer) => {
+      taken += chunk.length
+      if (taken > 400_000) stream.close(constants.NGHTTP2_REFUSED_STREAM)
+    })
+  })
+  const long = await startRig(t, { routes: OFF, upstream: { url: taking.url, http2: true, breaker: false } })
+  t.match(await (await connect(t, long)).ask(post('x'.repeat(2_000_000))), { status: 502 })
+  t.equal(taking.heads.length, 1)
+  await eventually(() => long.proxy.context.bodyBytes.used === 0)
   await eventually(() => rig.proxy.context.bodyBytes.used === 0)
 })
 

@@ -5,7 +5,7 @@
  */
 import { isIP } from 'node:net'
 import { readAddress } from '../../../proxy/http/client-address.js'
-import type { FieldUse } from '../field-names.js'
+import type { FieldUse } from '../format-names.js'
 import { type BadLine, LineParser, readRequestLine } from '../line-parser.js'
 import { TimestampReader } from '../timestamp.js'
 
@@ -18,7 +18,6 @@ const COLON = 58
 const OPEN = 91
 const BACKSLASH = 92
 const CLOSE = 93
-
 /** Kinds of characters in a field: an IPv4 address is numeric, a host name has letters, too. */
 const NUMERIC = 1
 const LETTER = 2
@@ -32,25 +31,18 @@ const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
 
 /** The longest time, in characters. */
 const LONGEST_TIME = 40
-
 /** The name of a virtual host, with the port of the server. */
 const VIRTUAL_HOST = /^(?!\d+(?::|$))([\w.*~-]+|\[[\da-f:.]+\])(?::\d{1,5})?$/i
-
 const PORT = /^(?:[^:]+|\[.*\]):\d+$/
-
 /** A field after the user agent. nginx's packaged format has `"$http_x_forwarded_for"` there. */
 const FIELD = /"((?:[^"\\]|\\.)*)(?:"|\\?$)|[^\s"]+(?:"(?:[^"\\]|\\.)*(?:"|\\?$))?/g
-
 /** Seconds as nginx writes `$request_time`: three digits after the point, also in quotes or with its name. */
 const SECONDS = /^(?:(?:rt|req(?:uest)?_?time)[=:])?"?(\d{1,7}\.\d{3})"?$/i
-
 const FORWARDED = 'x-forwarded-for'
-
 /** What to do with a field after the user agent that has the addresses of `X-Forwarded-For`. `client`: its first one is the client. */
-export type ForwardedField = 'absent' | 'header' | 'client'
+type ForwardedField = 'absent' | 'header' | 'client'
 
-export interface CommonLogOptions {
-  /** Whether there is a request time after the user agent. */
+interface CommonLogOptions {
   readonly timed?: boolean
   readonly forwarded?: ForwardedField
 }
@@ -60,7 +52,6 @@ export class CommonLogParser extends LineParser {
   readonly timed: boolean
   readonly #timestamp = new TimestampReader()
   readonly #forwarded: ForwardedField
-  /** The end of the line. */
   #to = 0
   #host: string | undefined
   #refererFrom = 0
@@ -149,7 +140,6 @@ export class CommonLogParser extends LineParser {
     return undefined
   }
 
-  /** Reads referer and user agent. Apache clips long lines, so either may be missing or cut off. */
   #readRest(bytes: Uint8Array, from: number, to: number): void {
     const referer = opening(bytes, from, to)
     if (referer < 0) return
@@ -175,7 +165,6 @@ export class CommonLogParser extends LineParser {
     this.addressTo = this.addressFrom + list.split(',', 1)[0]!.trimEnd().length
   }
 
-  /** The first quoted field after the user agent that begins with an address. */
   forwardedFor(): string | undefined {
     for (const [, quoted] of this.#fieldsAfter()) {
       if (quoted !== undefined && isIP(quoted.split(',', 1)[0]!.trimEnd()) !== 0) return quoted
@@ -219,7 +208,6 @@ export class CommonLogParser extends LineParser {
 
 type FieldKind = 'address' | 'name' | undefined
 
-/** What a field before the time may be. */
 function kindOf(bytes: Uint8Array, from: number, to: number): FieldKind {
   let kinds = 0
   let [dots, colons] = [0, 0]
@@ -268,7 +256,6 @@ function fieldEnd(bytes: Uint8Array, from: number, to: number): number {
   return at
 }
 
-/** The next place with this byte, or `to`. */
 function placeOf(wanted: number, bytes: Uint8Array, from: number, to: number): number {
   let at = from
   while (at < to && bytes[at] !== wanted) at += 1
@@ -280,7 +267,6 @@ function slice(bytes: Uint8Array, from: number, to: number): string | undefined 
   return text === '' || text === '-' ? undefined : text
 }
 
-/** The place after the next quote; -1: there is none. */
 function opening(bytes: Uint8Array, from: number, to: number): number {
   for (let at = from; at < to; at += 1) if (bytes[at] === QUOTE) return at + 1
   return -1

@@ -1,8 +1,5 @@
-/** Detects the format of a log by its first lines. */
-import type { FieldNames } from '../field-names.js'
-import type { FormatName } from '../format-names.js'
-import { readJsonObject } from '../json-object.js'
-import type { LineParser } from '../line-parser.js'
+import type { FieldNames, FormatName } from '../format-names.js'
+import { type LineParser, readJsonObject } from '../line-parser.js'
 import { prefixLength } from '../line-prefix.js'
 import { CommonLogParser } from './common-log.js'
 import { JsonParser } from './json-lines.js'
@@ -10,11 +7,9 @@ import { isShaperRequest, ShaperParser } from './shaper-log.js'
 import { TextFormatParser } from './text-formats.js'
 import { W3cParser } from './w3c.js'
 
-/** How many lines to look at. */
 const SAMPLE = 200
 
 export interface FormatOptions {
-  /** Undefined: detect it. */
   readonly format?: FormatName
   /** Names of JSON fields, or of W3C columns; of combined lines only the client's address has one. */
   readonly fields?: FieldNames
@@ -23,16 +18,18 @@ export interface FormatOptions {
 /** The parser for a log with this beginning; undefined: no line has a known format. */
 export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOptions): LineParser | undefined {
   const lines = linesOf(head)
-  const known = format ?? mostFrequent(lines.map(formatOf))
+  const known = format ?? mostFrequent(lines.map(line => LOOKS.find(([, look]) => look.test(line))?.[0]))
   switch (known) {
     case undefined:
       return undefined
     case 'json':
-      return format === undefined && lines.some(isOfShaper) ? new ShaperParser() : new JsonParser(fields, lines)
+      return format === undefined && lines.some(line => isShaperRequest(readJsonObject(line) ?? {}))
+        ? new ShaperParser()
+        : new JsonParser(fields, lines)
     case 'shaper':
       return new ShaperParser()
     case 'envoy':
-      return lines.some(isJson) ? new JsonParser(fields, lines) : new TextFormatParser('envoy')
+      return lines.some(line => JSON_LINE.test(line)) ? new JsonParser(fields, lines) : new TextFormatParser('envoy')
     case 'alb':
     case 'haproxy':
     case 'npm':
@@ -70,8 +67,10 @@ function commonParser(
   })
 }
 
+const JSON_LINE = /^\s*\{/
 /** What lines of each format look like. Those of W3C are known by the directive before them. */
 const LOOKS: readonly (readonly [FormatName, RegExp])[] = [
+  ['json', JSON_LINE],
   ['cloudfront', /^#Fields:.* x-edge-location /],
   ['w3c', /^#Fields:/],
   ['alb', /^(?:https?|h2|grpcs|wss?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ /],
@@ -81,12 +80,6 @@ const LOOKS: readonly (readonly [FormatName, RegExp])[] = [
   ['common', /^\S+ .{0,500}?\[\d[^\]]{7,40}\] "/],
 ]
 
-function formatOf(line: string): FormatName | undefined {
-  if (isJson(line)) return 'json'
-  return LOOKS.find(([, look]) => look.test(line))?.[0]
-}
-
-/** The first of those that occur most often. */
 function mostFrequent(formats: readonly (FormatName | undefined)[]): FormatName | undefined {
   const counts = new Map<FormatName, number>()
   for (const format of formats) if (format !== undefined) counts.set(format, (counts.get(format) ?? 0) + 1)
@@ -94,16 +87,6 @@ function mostFrequent(formats: readonly (FormatName | undefined)[]): FormatName 
   return [...counts].find(([, count]) => count === most)?.[0]
 }
 
-function isJson(line: string): boolean {
-  return /^\s*\{/.test(line)
-}
-
-function isOfShaper(line: string): boolean {
-  const record = readJsonObject(line)
-  return record !== undefined && isShaperRequest(record)
-}
-
-/** The first lines, without what others put before them. */
 function linesOf(head: Uint8Array): string[] {
   const lines = Buffer.from(head).toString('latin1').split('\n')
   // The last line may be incomplete.

@@ -1,11 +1,16 @@
 /** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, Envoy, and others with given field names. */
-
 import { isObject } from '../../../config/checks/partial-config.js'
 import { ownValue } from '../../../core/structures/own-value.js'
-import { type FieldNames, type FieldUse, msOfUnit } from '../field-names.js'
-import { type JsonObject, readJsonObject } from '../json-object.js'
-import type { BadLine } from '../line-parser.js'
-import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
+import { type FieldNames, type FieldUse, msOfUnit } from '../format-names.js'
+import {
+  type BadLine,
+  firstAddress,
+  type JsonObject,
+  lineText,
+  readJsonObject,
+  TextLineParser,
+  unlessMissing,
+} from '../line-parser.js'
 import { readTimestamp, type Timestamp } from '../timestamp.js'
 
 /** The names to look for, in this order. Dots lead into objects. */
@@ -15,8 +20,18 @@ const USUAL: Readonly<Record<Exclude<FieldUse, 'unit'>, readonly string[]>> = {
     ...['datetime', 'date', 'start_time'],
   ],
   ip: [
-    ...['ClientHost', 'request.client_ip', 'request.remote_ip', 'remote_addr', 'client_ip', 'clientip', 'remote_ip'],
-    ...['client', 'ip', 'ClientAddr', 'remoteAddr', 'host_ip', 'x_forwarded_for', 'x-forwarded-for'],
+    ...['ClientHost', 'request.client_ip', 'request.remote_ip', 'request.remote_addr', 'remote_addr', 'client_ip'],
+    ...[
+      'clientip',
+      'remote_ip',
+      'client',
+      'ip',
+      'ClientAddr',
+      'remoteAddr',
+      'host_ip',
+      'x_forwarded_for',
+      'x-forwarded-for',
+    ],
     ...['downstream_remote_address'],
   ],
   method: ['request.method', 'RequestMethod', 'request_method', 'method', 'verb', ':method'],
@@ -37,7 +52,10 @@ const USUAL: Readonly<Record<Exclude<FieldUse, 'unit'>, readonly string[]>> = {
 const ENVOY_START = 'start_time'
 const STARTS = ['StartUTC', 'StartLocal', ENVOY_START]
 /** The units of what Traefik, nginx and pino call a duration, in ms. */
-const DURATION_UNITS: Readonly<Record<string, number>> = { Duration: 1e-6, request_time: 1_000, responseTime: 1 }
+const NGINX_TIME = 'request_time'
+const DURATION_UNITS: Readonly<Record<string, number>> = { Duration: 1e-6, [NGINX_TIME]: 1_000, responseTime: 1 }
+/** Few requests take so many seconds, and none a whole number of them alone. */
+const LONG = 60
 /** A duration whose name ends with its unit: `latency_ms`, `durationUs`, `response_time_seconds`. */
 const WITH_UNIT =
   /^(?:duration|latency|elapsed|took|(?:req(?:uest)?|resp?(?:onse)?|process(?:ing)?|total)_?time|time_?taken)[_-]?((?:milli|micro|nano|[muµn])s\w{0,6}|(?<=[_-])s|sec\w{0,4})$/i
@@ -54,6 +72,8 @@ export class JsonParser extends TextLineParser {
   readonly #sample: readonly JsonObject[]
   /** A field with durations of which nothing tells the unit. */
   #unitless: string | undefined
+  /** The longest `request_time`, as written; 0 as soon as one has a fraction, as nginx's seconds have. */
+  #longestWhole = 1
 
   /**
    * @param names used instead of the usual ones
@@ -106,7 +126,6 @@ export class JsonParser extends TextLineParser {
     return textOf(value)
   }
 
-  /** Whether any line of the sample has the header. */
   has(name: string): boolean {
     return this.#sample.some(line => {
       this.#line = line
@@ -120,11 +139,9 @@ export class JsonParser extends TextLineParser {
 
   override get notes(): readonly string[] {
     const field = this.#unitless
-    if (field === undefined) return super.notes
-    return [
-      ...super.notes,
-      `${JSON.stringify(field)} does not tell its unit, so times are as logged, not less the request time; add --field unit=ms, or s, us or ns`,
-    ]
+    const own = `${JSON.stringify(field)} does not tell its unit, so times are as logged, not less the request time; add --field unit=ms, or s, us or ns`
+    const whole = `"request_time" counts as seconds, as nginx writes it, but has whole numbers up to ${this.#longestWhole}; if it is not seconds add --field unit=ms, us or ns`
+    return [...super.notes, ...(field === undefined ? [] : [own]), ...(this.#longestWhole < LONG ? [] : [whole])]
   }
 
   #text(use: keyof typeof USUAL): string | undefined {
@@ -136,14 +153,13 @@ export class JsonParser extends TextLineParser {
     return name === undefined ? undefined : valueAt(this.#line, name)
   }
 
-  /** The field of this line that has the value. */
   #nameOf(use: keyof typeof USUAL): string | undefined {
     const given = this.#names[use]
     if (given !== undefined) return given
     const before = this.#found[use]
-    if (before !== undefined && isPlain(valueAt(this.#line, before))) return before
+    if (before !== undefined && textOf(valueAt(this.#line, before)) !== undefined) return before
     const ofUnit = use === 'duration' ? Object.keys(this.#line).find(key => WITH_UNIT.test(key)) : undefined
-    const found = ofUnit ?? USUAL[use].find(candidate => isPlain(valueAt(this.#line, candidate)))
+    const found = ofUnit ?? USUAL[use].find(candidate => textOf(valueAt(this.#line, candidate)) !== undefined)
     if (found !== undefined) this.#found[use] = found
     return found
   }
@@ -156,7 +172,6 @@ export class JsonParser extends TextLineParser {
     return this.#exact && timestamp.fraction < 0 ? { ...timestamp, fraction: 0 } : timestamp
   }
 
-  /** The name of the field that has the time. */
   get #timeName(): string {
     return this.#names.time ?? this.#found.time ?? ''
   }
@@ -168,10 +183,12 @@ export class JsonParser extends TextLineParser {
     if (name === undefined || digits === undefined) return undefined
     const ms = unit === undefined ? this.#unitOf(name) : msOfUnit(unit)
     if (ms === undefined) this.#unitless = name
+    if (name === NGINX_TIME && unit === undefined && this.#names.unit === undefined && this.#longestWhole > 0) {
+      this.#longestWhole = digits.includes('.') ? 0 : Math.max(this.#longestWhole, Number(digits))
+    }
     return ms === undefined ? undefined : Number(digits) * ms
   }
 
-  /** The unit of a number, in ms. */
   #unitOf(name: string): number | undefined {
     const { duration, unit } = this.#names
     if (unit !== undefined) return msOfUnit(unit)
@@ -184,11 +201,7 @@ export class JsonParser extends TextLineParser {
   }
 }
 
-/** Whether it can be the value of a field: text, a number, or a list that begins with one of these. */
-function isPlain(value: unknown): boolean {
-  return textOf(value) !== undefined
-}
-
+/** What can be the value of a field: text, a number, or a list that begins with one of these. */
 function textOf(value: unknown): string | undefined {
   const one: unknown = Array.isArray(value) ? value[0] : value
   if (typeof one === 'number') return String(one)

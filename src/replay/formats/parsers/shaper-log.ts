@@ -3,10 +3,7 @@
  * the queue and the upstream's time to answer, but no address: a client is the hash of its key in the first bucket.
  * Requests that reached no bucket and other records are skipped.
  */
-
-import { type JsonObject, readJsonObject } from '../json-object.js'
-import { type BadLine, SKIPPED } from '../line-parser.js'
-import { lineText, TextLineParser } from '../text-line-parser.js'
+import { type BadLine, type JsonObject, lineText, readJsonObject, SKIPPED, TextLineParser } from '../line-parser.js'
 import { readTimestamp } from '../timestamp.js'
 
 export class ShaperParser extends TextLineParser {
@@ -18,7 +15,7 @@ export class ShaperParser extends TextLineParser {
     if (line === undefined) return 'not JSON'
     if (!isShaperRequest(line)) return SKIPPED
     const { time, key, outcome, method, path, waitMs, upstreamMs } = line
-    if (typeof key !== 'string' || key === '' || outcome === 'refused') return SKIPPED
+    if (typeof key !== 'string' || key === '' || outcome === 'refused' || outcome === 'accepted') return SKIPPED
     const timestamp = readTimestamp(String(time))
     if (timestamp === undefined) return 'no time'
     // The time in the queue does not count.
@@ -38,7 +35,6 @@ export class ShaperParser extends TextLineParser {
   }
 }
 
-/** Whether a record is about a request. */
 export function isShaperRequest({ msg, outcome, method, path }: JsonObject): boolean {
   return msg === 'request' && [outcome, method, path].every(field => typeof field === 'string')
 }

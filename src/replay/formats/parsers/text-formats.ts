@@ -1,16 +1,15 @@
 /** Formats that have every value at its place in a line of text: one or two patterns for each. */
-import type { BadLine } from '../line-parser.js'
 import {
+  type BadLine,
   firstAddress,
   inOriginForm,
   lineText,
   type RequestTexts,
   TextLineParser,
   unlessMissing,
-} from '../text-line-parser.js'
+} from '../line-parser.js'
 import { readTimestamp } from '../timestamp.js'
 
-/** What a line says. */
 interface Found extends RequestTexts {
   readonly time: string
   /** How long the answer took, in ms; undefined: the line does not tell. */

@@ -6,9 +6,8 @@
  * - IIS separates columns by a space and writes a plus for a space. `time-taken` is ms.
  * - CloudFront separates columns by a tab and encodes characters as in a URL. `time-taken` is seconds.
  */
-import { type FieldNames, type FieldUse, msOfUnit } from '../field-names.js'
-import { type BadLine, DIRECTIVE } from '../line-parser.js'
-import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
+import { type FieldNames, type FieldUse, msOfUnit } from '../format-names.js'
+import { type BadLine, DIRECTIVE, firstAddress, lineText, TextLineParser, unlessMissing } from '../line-parser.js'
 import { readTimestamp, type Timestamp } from '../timestamp.js'
 
 const HASH = 35
@@ -31,7 +30,6 @@ export class W3cParser extends TextLineParser {
   readonly #names: FieldNames
   /** The places of columns by their names in lower case. Undefined: no line has named them yet. */
   #columns: ReadonlyMap<string, number> | undefined
-  /** The date of a log without a column for it. */
   #date = ''
   #values: readonly string[] = []
 
@@ -141,7 +139,6 @@ export class W3cParser extends TextLineParser {
 /** A column, in quotes that are doubled inside, or as it is. */
 const COLUMN = /(?:^| )(?:"((?:[^"]|"")*)"?|([^ ]*))/g
 
-/** The first columns of a line, separated by a space. Some programs quote a text. */
 function columnsOf(line: string, most: number): string[] {
   if (!line.includes('"')) return line.split(' ', most)
   const columns: string[] = []

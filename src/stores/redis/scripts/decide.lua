@@ -1,4 +1,4 @@
--- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
+-- Carries out a list of operations on bucket instances, in order, as one atomic step. src/sharing/store.ts says what each
 -- verb means. wire.ts writes the input and reads the output. A name between two @ is a constant of ../../constants.ts.
 --
 -- KEYS      of bucket instances, of what is leased of one or promised of one, of a registry, or of upstreams
@@ -20,7 +20,7 @@
 --                 channel for news
 --           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
 --                 last place may be ahead besides, and by which the slot may be after the one it is not before
---           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
+--           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, held,
 --                 want, minShare, ahead, lacks, late, pace, how many classes, for each priority, weight and cost, for each
 --                 returned slot its time and cost
 --           promise: x is maxWait. The places are the bucket and what is promised of it. Numbers: client, booking (0: none), fit,
@@ -40,16 +40,19 @@
 --                for each its time and cost, how many classes wait in other instances, for each priority, weight and cost
 --   promise      ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
---   exchange     see exchange.lua
+--   exchange     how long it is paused, the rate that it allows, and how long that holds
 --
 -- What buckets cannot count is no cost: with NaN, an infinite or a negative one an admission is too costly, no claim is granted, and
 -- nothing is given back, settled or promised.
 --
 -- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
--- drained), and the rate that `free` was counted with. One that is leased has two more: the part of the rate by which the level
--- does not drain, and until when. One that has promised something has two more: the room that is kept from newcomers, and until
--- when. One that has a gap in its schedule (memory/schedule.ts) has two more, its begin and end, and a byte. lease.lua and promise.lua
--- say how leases and promises are kept.
+-- drained), and the rate that `free` was counted with. One that is leased has three more: the part of the rate by which the level
+-- does not drain, until when, and what of the level does not drain. One that has promised something has two more: the room that
+-- is kept from newcomers, and until when. decider/leases-codec.ts and decider/appointments-codec.ts say how leases and promises
+-- are kept.
+--
+-- src/decider decides. This is what it needs here: the state of buckets from their keys and back, operations from doubles, and
+-- answers to doubles.
 
 local function clock()
   local time = redis.call('TIME')
@@ -58,32 +61,27 @@ end
 local now = clock()
 
 local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local SETTLE, PROMISE, ADMIT_BOOKED = 11, 12, 13
-local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = @LEVEL_TOLERANCE@, @SAME_WAIT@, @SAME_SLOT@
+local SETTLE, APPOINT, ADMIT_BOOKED = 11, 12, 13
 local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = @BEAT_LIFE@, @BEAT_AHEAD@, @KEEP_MARGIN@
 -- Numbers that are packed in one call: they are on the stack.
 local AT_ONCE = 4000
 -- ms, the longest life of a key.
 local LONGEST = 1e13
-local DRAINED = math.huge
 local max, min = math.max, math.min
 
 local input = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
-local horizon, back, count = input[3], input[4], input[5]
+local count = input[5]
 if now > input[1] then return struct.pack('<dd', now, 0) end
 if now < input[2] then return struct.pack('<dd', now, -1) end
 
+@decider/costs@
+@decider/bucket@
+@decider/admission@
+@decider/schedule@
+
 local stored = #KEYS > 0 and redis.call('MGET', unpack(KEYS)) or {}
-local levels, frees, blocks, rates = {}, {}, {}, {}
--- The part of the rate at which room grows in leases, and when they end. 0: it is not leased.
-local leased_rates, leased_untils = {}, {}
--- Room that is kept from newcomers, and until when. 0: nothing is promised.
-local kepts, kept_untils = {}, {}
--- A gap in the schedule, before `free`. 0: there is none.
-local gap_froms, gap_untils = {}, {}
-local changed, forgotten = {}, {}
--- Opened, by the key of the bucket.
-local leases, promises = {}, {}
+-- By their place in KEYS, and the places of what is leased and promised of them, where that was opened.
+local buckets, leased, promised = {}, {}, {}
 local output, length = { now, 1 }, 2
 
 local function pack(numbers, length)
@@ -105,23 +103,10 @@ local function unpack_all(packed)
   return numbers
 end
 
-local function tell(number)
-  length = length + 1
-  output[length] = number
-end
-
-local function is_blocked(key)
-  if blocks[key] == DRAINED then return levels[key] > LEVEL_TOLERANCE end
-  return now < blocks[key]
-end
-
--- The time until the next slot passes at the present rate. This is kept, or it would be done again.
-local function apply_rate(key, rate)
-  if rates[key] == rate then return end
-  if frees[key] > now then frees[key] = now + (frees[key] - now) * rates[key] / rate end
-  rates[key] = rate
-  gap_untils[key] = 0
-  changed[key] = true
+-- One number, or up to three.
+local function tell(one, two, three)
+  output[length + 1], output[length + 2], output[length + 3] = one, two, three
+  length = length + (three and 3 or two and 2 or 1)
 end
 
 -- A NaN that an older version has left counts as 0: it would never drain.
@@ -129,298 +114,159 @@ local function number(value)
   return value == value and value or 0
 end
 
--- Brings a bucket to the present.
-local function open(key, rate)
-  if levels[key] then return apply_rate(key, rate) end
+-- A moment that is kept as 0 has passed, as good as -Infinity.
+local function load_bucket(key, rate)
   local state = stored[key]
-  kepts[key], kept_untils[key] = 0, 0
-  gap_froms[key], gap_untils[key] = 0, 0
   local size = state and #state or 0
-  local has_gap = size % 8 == 1
-  if has_gap then size = size - 17 end
-  if size ~= 40 and size ~= 56 and size ~= 72 then
-    levels[key], frees[key], blocks[key], rates[key], leased_rates[key], leased_untils[key] = 0, 0, 0, rate, 0, 0
-    return
-  end
+  if size ~= 40 and size ~= 64 and size ~= 80 then return newBucket(rate) end
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
-  local leased_rate, leased_until = 0, 0
-  if has_gap then gap_froms[key], gap_untils[key] = struct.unpack('<dd', state, size + 1) end
-  if size >= 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
-  if size == 72 then kepts[key], kept_untils[key] = struct.unpack('<dd', state, 57) end
-  level, free, kepts[key] = number(level), number(free), number(kepts[key])
-  leased_rate, leased_until = number(leased_rate), number(leased_until)
-  local elapsed = now - at
-  if elapsed < 0 then
-    -- The clock went back: no time has passed. This is kept, or no time ever would pass.
-    free, blocked = free + elapsed, blocked + elapsed
-    if leased_until ~= 0 then leased_until = leased_until + elapsed end
-    if kept_untils[key] ~= 0 then kept_untils[key] = kept_untils[key] + elapsed end
-    gap_untils[key] = 0
-    changed[key] = true
-  elseif level > 0 then
-    level = max(0, level - elapsed * rate + leased_rate * max(0, min(now, leased_until) - at))
+  local leased_rate, leased_until, leased_room, kept, kept_until = 0, 0, 0, 0, 0
+  if size >= 64 then leased_rate, leased_until, leased_room = struct.unpack('<ddd', state, 41) end
+  if size == 80 then kept, kept_until = struct.unpack('<dd', state, 65) end
+  return {
+    level = level == level and level or 0, at = at, free = free == free and free or 0, blocked = blocked, rate = counted,
+    leasedRate = number(leased_rate), leasedUntil = number(leased_until), leasedRoom = leased_room, kept = number(kept), keptUntil = kept_until,
+  }
+end
+
+-- It is not needed when it has drained, its schedule has passed and no block lasts.
+local function keep_bucket(key, bucket)
+  local level, free, blocked, leased_until, kept_until = bucket.level, bucket.free, bucket.blocked, bucket.leasedUntil, bucket.keptUntil
+  if free < 0 then free = 0 end
+  if blocked < 0 then blocked = 0 end
+  if leased_until < 0 then leased_until = 0 end
+  if kept_until < 0 then kept_until = 0 end
+  if level + free + blocked + leased_until + kept_until == 0 then
+    return stored[key] and redis.call('DEL', KEYS[key])
   end
-  levels[key], frees[key], blocks[key], rates[key] = level, free, blocked, counted
-  leased_rates[key], leased_untils[key] = leased_rate, leased_until
-  apply_rate(key, rate)
-  if not is_blocked(key) then
-    -- A block until drained must not come back with the level, so its end is kept.
-    if blocks[key] == DRAINED then changed[key] = true end
-    blocks[key] = 0
-  end
+  local busy = max(level / bucket.rate, free - now, leased_until - now, kept_until - now)
+  if blocked < math.huge then busy = max(busy, blocked - now) end
+  local state = struct.pack('<ddddd', level, now, free, blocked, bucket.rate)
+  if leased_until ~= 0 or kept_until ~= 0 then state = state .. struct.pack('<ddd', bucket.leasedRate, leased_until, bucket.leasedRoom) end
+  if kept_until ~= 0 then state = state .. struct.pack('<dd', bucket.kept, kept_until) end
+  redis.call('SET', KEYS[key], state, 'PX', min(LONGEST, math.ceil(busy) + KEEP_MARGIN))
 end
 
--- What a cost of the operation is in a place.
-local function cost_in(place, cost)
-  local own = input[place + 6]
-  if own ~= own or cost == 0 then return cost end
-  return own
+local function keep_list(place, numbers, till)
+  local expiry = min(LONGEST, math.ceil(max(0, till - now)) + BEAT_LIFE + KEEP_MARGIN)
+  redis.call('SET', KEYS[place], pack(numbers, #numbers), 'PX', expiry)
 end
 
--- Whether buckets can count a cost. Each comparison with NaN is false.
-local function is_cost(cost)
-  return cost >= 0 and cost < math.huge
+-- What a cost of the operation is in a place of the input.
+local function cost_in(at, cost)
+  local own = input[at + 6]
+  return (own ~= own or cost == 0) and cost or own
 end
 
-local function are_costs(first, last, cost)
-  for place = first, last, 7 do if not is_cost(cost_in(place, cost)) then return false end end
-  return true
-end
+-- The places of the operation, and those of operations before, to be used again.
+local places, known, held = {}, {}, 0
 
--- How much may be held still when a cost leaves.
-local function slack_of(place, cost)
-  return max(0, input[place + 5] - cost)
-end
-
--- The room that is kept from newcomers.
-local function reserved_in(key)
-  return now <= kept_untils[key] and kepts[key] or 0
-end
-
-@promise@
--- The place whose booking is claimed, if that is due.
-local claimed_place
-
--- The level with the room that is kept from the request.
-local function occupied(place)
-  local key = input[place]
-  return levels[key] + (place == claimed_place and 0 or reserved_in(key))
-end
-
--- The first of the reasons, in their order, for which any place refuses; 0: none does.
-local function reason_against(first, last, whole, max_wait)
-  local reason = 5
-  for place = first, last, 7 do
-    local cost = cost_in(place, whole)
-    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local level = occupied(place)
-    if not is_cost(cost) or cost - capacity > LEVEL_TOLERANCE then return 1 end
-    if blocks[key] ~= 0 and is_blocked(key) then
-      reason = min(reason, 2)
-    elseif level + cost - capacity > LEVEL_TOLERANCE then
-      reason = min(reason, 3)
-    elseif (level - slack_of(place, cost)) / rate - SAME_WAIT > max_wait then
-      reason = min(reason, 4)
+local function open(first, last, cost)
+  local size = 0
+  for at = first, last, 7 do
+    local key, rate = input[at], input[at + 1]
+    local bucket = buckets[key]
+    if not bucket then
+      bucket = load_bucket(key, rate)
+      buckets[key] = bucket
     end
-  end
-  return reason < 5 and reason or 0
-end
-
-local function refuses(place, reason, whole, max_wait)
-  local cost = cost_in(place, whole)
-  local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-  if reason == 1 then return not is_cost(cost) or cost - capacity > LEVEL_TOLERANCE end
-  if reason == 2 then return is_blocked(key) end
-  if reason == 3 then return occupied(place) + cost - capacity > LEVEL_TOLERANCE end
-  return (occupied(place) - slack_of(place, cost)) / rate - SAME_WAIT > max_wait
-end
-
-local function apply_overflow_policy(place)
-  local key, capacity, fill, block_for = input[place], input[place + 2], input[place + 3], input[place + 4]
-  if fill == 1 then levels[key] = max(levels[key], capacity) end
-  if block_for ~= 0 then blocks[key] = now + block_for end
-  if fill == 1 or block_for ~= 0 then changed[key] = true end
-end
-
-local function time_until_fit(first, last, whole, max_wait)
-  local time = 0
-  for place = first, last, 7 do
-    local cost = cost_in(place, whole)
-    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local blocked = blocks[key] ~= 0 and is_blocked(key)
-    local target = min(capacity - cost, rate * max_wait + slack_of(place, cost))
-    if blocked and blocks[key] == DRAINED then
-      target = 0
-    elseif blocked then
-      time = max(time, blocks[key] - now)
+    -- Of a quota: its period, and how long that lasts.
+    local is_quota = input[at + 3] == 2
+    openPeriod(bucket, is_quota and input[at + 4] or 0, is_quota and input[at + 5] or 0, now)
+    openBucket(bucket, rate, now)
+    size = size + 1
+    local place = known[size]
+    if not place then
+      place = { bucket = bucket, capacity = 0, burst = 0, fills = false, blockFor = 0, cost = 0, isDue = false, level = 0, reserved = 0,
+        reason = 0, free = 0, length = 0, mayHaveGap = false }
+      known[size] = place
     end
-    time = max(time, (occupied(place) - target) / rate)
+    place.bucket, place.capacity, place.fills = bucket, input[at + 2], input[at + 3] == 1
+    place.blockFor = is_quota and 0 or input[at + 4]
+    local own = input[at + 6]
+    place.burst, place.cost, place.isDue = is_quota and 0 or input[at + 5], (own ~= own or cost == 0) and cost or own, false
+    places[size] = place
   end
-  return time
+  for place = size + 1, held do places[place] = nil end
+  held = size
 end
 
-local function refuse(reason, first, last, cost, max_wait, dry)
-  local refusing = {}
-  for place = first, last, 7 do refusing[place] = refuses(place, reason, cost, max_wait) end
-  if reason == 3 and not dry then
-    for place = first, last, 7 do if refusing[place] then apply_overflow_policy(place) end end
-  end
+local asked = { horizon = 0, back = input[4], since = 0, notBefore = 0, within = 0, ahead = 0, at = 0, from = 0 }
+
+-- Behind the places, `behind`, are the numbers that say how far ahead the slot may be.
+local function claim_slot(behind, since, not_before)
+  asked.since, asked.notBefore, asked.horizon = since, not_before, input[3] + input[behind]
+  asked.ahead, asked.within, asked.own = input[behind + 1], input[behind + 2], input[behind + 3]
+  if claim(places, asked, now) then return tell(1, asked.at, asked.from) end
   tell(0)
-  tell(reason)
-  tell(reason == 1 and -1 or time_until_fit(first, last, cost, max_wait))
-  for place = first, last, 7 do tell(levels[input[place]]) end
-  for place = first, last, 7 do tell(refusing[place] and 1 or 0) end
+  for at = 1, held do tell(places[at].free) end
 end
 
-local function free_for(place, cost)
-  return frees[input[place]] - slack_of(place, cost) / input[place + 1]
-end
-
--- Whether a claim is for any time. Slots that go with leased ones are at their moments, and in the order of these.
-local any_time
-
--- Slots of leases are dealt out from the end, and a burst is let through at once.
-local function may_have_gap(place)
-  return any_time and input[place + 5] == 0 and leased_untils[input[place]] <= now
-end
-
--- The first moment, not before this one, at which a slot is possible in these places.
-local function first_slot(first, last, cost, at)
-  repeat
-    local before = at
-    for place = first, last, 7 do
-      local key, free = input[place], free_for(place, cost_in(place, cost))
-      if at < free then
-        local begin, length = max(now, at, gap_froms[key]), cost_in(place, cost) / input[place + 1]
-        local fits = may_have_gap(place) and begin + length <= min(gap_untils[key], frees[key]) + SAME_SLOT
-        at = fits and begin or free
-      end
-    end
-  until at == before
-  return at
-end
-
-local function take_slot(place, cost, slot, from)
-  local key, free, length = input[place], free_for(place, cost), cost / input[place + 1]
-  changed[key] = true
-  if slot < free then
-    local behind = slot + length
-    if slot - gap_froms[key] > gap_untils[key] - behind then gap_untils[key] = slot else gap_froms[key] = behind end
-    return
+-- Whether it is admitted.
+local function ask_admission(verb, max_wait)
+  local decide = verb == JUDGE and judge or decideAdmission
+  local reason = decide(places, max_wait, now)
+  if reason == 0 then
+    tell(1)
+    for at = 1, held do tell(places[at].level) end
+    return true
   end
-  local begin, known = max(now, frees[key]), gap_untils[key] - max(now, gap_froms[key])
-  if may_have_gap(place) and from - begin >= max(length, known) then gap_froms[key], gap_untils[key] = begin, from
-  -- A smaller cost that comes later must not overtake.
-  elseif length > known then gap_untils[key] = 0 end
-  frees[key] = max(frees[key], slot) + length
+  tell(0, reason, reason == @TOO_COSTLY@ and -1 or timeUntilAdmitted(places, max_wait, now))
+  for at = 1, held do tell(places[at].level) end
+  for _, place in ipairs(places) do tell(place.reason == reason and 1 or 0) end
 end
 
--- The numbers behind the places say how far ahead the slot may be.
-local function claim(first, last, cost, since, not_before)
-  any_time = not_before == -math.huge
-  local slot, earliest = max(now - min(since, back), not_before), max(now, not_before)
-  local refused = not are_costs(first, last, cost)
-  local in_turn, start = max(now, slot) + SAME_SLOT, slot
-  local within = input[last + 9]
-  local wanted = min(not_before + (within < math.huge and within or 0), now + @MOST_AHEAD@)
-  local furthest = max(now + horizon + input[last + 7], wanted)
-  local free
-  for place = first, last, 7 do
-    free = free_for(place, cost_in(place, cost))
-    -- Those who lease are in turn.
-    if leased_untils[input[place]] > now and free > in_turn then refused = true end
-    earliest = max(earliest, free)
+local function give_back(first, slot, slot_cost, own_places)
+  local costs = {}
+  for index, place in ipairs(places) do
+    local own = input[first + 7 * index - 1]
+    costs[index] = (own ~= own or slot_cost == 0) and slot_cost or own
+    if not (isCost(place.cost) and isCost(costs[index])) then return end
   end
-  slot = first_slot(first, last - 7, cost, slot)
-  -- The last bucket would be idle meanwhile.
-  if slot > furthest and slot > free then refused = true end
-  slot = first_slot(first, last, cost, slot)
-  if refused or slot > furthest + input[last + 8] or slot - not_before > within then
-    tell(0)
-    for place = first, last, 7 do
-      free = free_for(place, cost_in(place, cost))
-      tell(max(now, start < free and first_slot(place, place, cost, start) or free))
-    end
-    return
-  end
-  local from = min(slot, earliest)
-  for place = first, last, 7 do take_slot(place, cost_in(place, cost), slot, from) end
-  tell(1)
-  tell(slot)
-  tell(from)
-end
-
-local function admit(verb, first, last, cost, max_wait)
-  local reason = reason_against(first, last, cost, max_wait)
-  if reason > 0 then return refuse(reason, first, last, cost, max_wait, verb == JUDGE) end
-  tell(1)
-  if verb == JUDGE then
-    for place = first, last, 7 do tell(levels[input[place]]) end
-    return
-  end
-  for place = first, last, 7 do
-    local key = input[place]
-    local level = levels[key] + cost_in(place, cost)
-    levels[key] = level
-    blocks[key] = 0
-    changed[key] = true
-    tell(level)
-  end
-  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, -math.huge) end
-end
-
--- `behind` is where its numbers begin. They name the place, the client and the booking.
-local function admit_booked(first, last, behind, cost, max_wait)
-  local place = first + 7 * input[behind]
-  local booked = find_booking(place, input[last + 7], cost_in(place, cost), input[behind + 1], input[behind + 2])
-  claimed_place = booked and booked.at <= now + SAME_WAIT and now <= booked.till and place or nil
-  local before = length
-  admit(ADMIT, first, last, cost, max_wait)
-  claimed_place = nil
-  if booked and output[before + 1] == 1 then redeem(place, booked) end
-end
-
-local function give_back(first, last, cost, slot, slot_cost)
-  if not (are_costs(first, last, cost) and are_costs(first, last, slot_cost)) then return end
-  for place = first, last, 7 do
-    local key = input[place]
-    levels[key] = max(0, levels[key] - cost_in(place, cost))
-    local lasts = cost_in(place, slot_cost) / input[place + 1]
-    -- Kept also if it only leaked: a clock that goes back must not bring it back.
-    if stored[key] then changed[key] = true end
-    local free, rate, burst = frees[key], input[place + 1], input[place + 5]
-    local slack = max(0, burst - lasts * rate) / rate
-    -- Without a slot, which is -infinite then, this changes nothing.
-    if math.abs(free - slot - slack - lasts) <= SAME_SLOT then frees[key] = free - lasts
-    elseif free <= now + burst / rate then frees[key] = free - max(0, lasts - max(0, now - slot)) end
-    if frees[key] ~= free then changed[key] = true end
+  for index, place in ipairs(places) do
+    giveBack(place, { slot = slot, slotCost = costs[index], isOwn = index <= own_places }, now)
   end
 end
 
-local function settle(first, last, cost)
-  for place = first, last, 7 do
-    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local difference, free, level = cost_in(place, cost), max(frees[key], now), levels[key]
-    if not is_cost(math.abs(difference)) then difference = 0 end
-    local held = (free - now) * rate
-    local moved = max(-held, min(difference, max(0, capacity - held)))
-    frees[key] = max(now, free + moved / rate)
-    -- What was settled moves the schedule, and it has no gap any more.
-    gap_untils[key] = 0
-    levels[key] = max(0, level + (difference < 0 and difference or moved))
-    changed[key] = true
-    tell(difference < 0 and min(moved, levels[key] - level) or moved)
-  end
+local function reset(key)
+  local bucket = newBucket(input[key + 1])
+  bucket.at = now
+  buckets[input[key]] = bucket
 end
 
-local function reset(first, last)
-  for place = first, last, 7 do
-    local key = input[place]
-    levels[key], blocks[key], frees[key], leased_rates[key], leased_untils[key] = 0, 0, 0, 0, 0
-    kepts[key], kept_untils[key] = 0, 0
-    gap_untils[key] = 0
-    changed[key], forgotten[key], leases[key], promises[key] = true, true, nil, nil
+-- What instances tell each other of an upstream is kept as four doubles: at (ms of this clock) and, at that time, how much longer it is
+-- paused (ms), its rate (cost units per ms) and how much longer that holds (ms). Durations, not moments: if the clock goes back,
+-- no time has passed. `at` moves with each exchange, so that little time is lost.
+
+local SAME_PAUSE = @SAME_PAUSE@
+
+-- paused_for, rate and rate_for are the news; rate 0: none. Answers what holds, in the same terms. What is new for the others
+-- is published on `channel`, as `u`, the time and these terms as doubles, and the key.
+local function exchange(key, paused_for, rate, rate_for, channel)
+  -- Unlike GET it answers nothing for a key that is not a string.
+  local state = redis.call('MGET', key)[1]
+  local known = state and #state == 32
+  local is_new = paused_for > 0 or rate > 0
+  if known then
+    local at, paused, allowed, holds = struct.unpack('<dddd', state)
+    local elapsed = max(0, now - at)
+    local left = holds - elapsed
+    is_new = paused_for > max(0, paused - elapsed) + SAME_PAUSE or rate > 0 and (rate ~= allowed or rate_for > left)
+    paused_for = max(paused_for, paused - elapsed)
+    if rate == 0 then rate, rate_for = allowed, max(0, left) end
   end
+  local lasts = max(paused_for, rate_for)
+  if lasts > 0 then
+    redis.call('SET', key, struct.pack('<dddd', now, paused_for, rate, rate_for), 'PX', math.ceil(lasts) + @KEEP_MARGIN@)
+  elseif known then
+    -- Or it would come back with a clock that goes back.
+    redis.call('DEL', key)
+  end
+  if is_new and channel then
+    -- A user without the right to publish still shares what it learns: the others ask.
+    redis.pcall('PUBLISH', channel, 'u' .. struct.pack('<dddd', now, paused_for, rate, rate_for) .. key)
+  end
+  return paused_for, rate, rate_for
 end
 
 local function beat(place, left, id)
@@ -433,9 +279,7 @@ local function beat(place, left, id)
   redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
   local ids, rank = redis.call('ZRANGE', registry, 0, -1), 0
   for _, other in ipairs(ids) do if other < id then rank = rank + 1 end end
-  tell(#ids)
-  tell(tonumber(stored[input[left]] or 0) or 0)
-  tell(rank)
+  tell(#ids, tonumber(stored[input[left]] or 0) or 0, rank)
 end
 
 local function leave(place, left, id)
@@ -444,7 +288,87 @@ local function leave(place, left, id)
   redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
 end
 
-@lease@
+-- These functions are made when they are needed: most calls need none.
+local function load_leases()
+@decider/leases@
+@decider/leases-codec@
+  return lease, packLeases, unpackLeases
+end
+local decide_lease, pack_leases, unpack_leases
+
+local function load_promises()
+@decider/appointments@
+@decider/appointments-codec@
+  return appoint, claimed, redeem, packPromises, unpackPromises
+end
+local decide_promise, find_booking, redeem_booking, pack_promises, unpack_promises
+
+-- `first` is the place of the bucket, and the next one that of its leases. Behind them are the numbers, up to `behind`.
+local function report(first, behind, largest, lead)
+  if not decide_lease then decide_lease, pack_leases, unpack_leases = load_leases() end
+  local bucket, key, at = places[1].bucket, input[first], first + 25
+  if not leased[key] then
+    leased[key] = input[first + 7]
+    local packed = stored[leased[key]]
+    if bucket.leasedUntil > 0 and packed then bucket.leases = unpack_leases(unpack_all(packed), bucket.leasedUntil) end
+  end
+  local demand, returned = {}, {}
+  for class = 1, input[first + 24] do
+    demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
+    at = at + 3
+  end
+  while at < behind do
+    returned[#returned + 1] = { at = input[at], cost = input[at + 1] }
+    at = at + 2
+  end
+  local limits = {
+    capacity = input[first + 2], burst = input[first + 5], minShare = input[first + 17], overflow = places[1].fills and 'fill' or nil,
+  }
+  change(bucket, 0, now)
+  local answer = decide_lease(bucket, {
+    bucket = { limits = limits }, instance = input[first + 14], held = input[first + 15], want = input[first + 16],
+    ahead = input[first + 18], lacks = input[first + 19], late = input[first + 20], pace = input[first + 21],
+    drained = input[first + 22], kept = input[first + 23], largest = largest, lead = lead, demand = demand, returned = returned, reserved = reservedOf(bucket, now),
+  }, now)
+  tell(answer.nextAt, answer['until'], answer.room)
+  tell(answer.roomRate, answer.roomFrom, answer.roomUntil)
+  tell(answer.filled, answer.spare, answer.level)
+  tell(answer.instances, answer.lateBy, #answer.slots)
+  for _, slot in ipairs(answer.slots) do tell(slot.at, slot.cost) end
+  tell(#answer.others)
+  for _, other in ipairs(answer.others) do tell(other.priority, other.weight, other.cost) end
+end
+
+-- `list` is the place in KEYS of what is promised of the bucket.
+local function open_promises(bucket, key, list)
+  if not decide_promise then
+    decide_promise, find_booking, redeem_booking, pack_promises, unpack_promises = load_promises()
+  end
+  if promised[key] then return end
+  promised[key] = list
+  local packed = stored[list]
+  if bucket.keptUntil > 0 and packed then bucket.promises = unpack_promises(unpack_all(packed), bucket.keptUntil) end
+end
+
+local function promise(first, cost, max_wait)
+  local place, at = places[1], first + 14
+  open_promises(place.bucket, input[first], input[first + 7])
+  local answer = decide_promise(place, {
+    cost = cost, client = input[at], booking = input[at + 1], fit = input[at + 2], more = input[at + 3], maxWait = max_wait,
+  }, now)
+  tell(answer.after, answer.booking, answer.window)
+  tell(answer.made and 1 or 0, answer.more)
+end
+
+-- The place of the list is behind those of the stack, and then come the numbers.
+local function admit_booked(first, list, max_wait)
+  local index = input[list + 7]
+  local place = places[index + 1]
+  open_promises(place.bucket, input[first + 7 * index], input[list])
+  local booking = find_booking(place, { client = input[list + 8], booking = input[list + 9] }, now)
+  if ask_admission(ADMIT, max_wait) and booking then redeem_booking(place, booking) end
+end
+
 local position = 6
 for _ = 1, count do
   local verb, cost, x = input[position], input[position + 1], input[position + 2]
@@ -458,48 +382,44 @@ for _ = 1, count do
     leave(first, last, ARGV[x])
   elseif verb == EXCHANGE then
     local channel = last > first and KEYS[input[last]]
-    local paused_for, rate, rate_for = exchange(KEYS[input[first]], now, input[position + 3], cost, x, channel)
-    tell(paused_for)
-    tell(rate)
-    tell(rate_for)
+    tell(exchange(KEYS[input[first]], input[position + 3], cost, x, channel))
   elseif verb == LEASE then
-    open(input[first], input[first + 1])
-    lease(first, behind, number(cost), x)
-  elseif verb == PROMISE then
-    open(input[first], input[first + 1])
+    open(first, first, 0)
+    report(first, behind, number(cost), x)
+  elseif verb == APPOINT then
+    open(first, first, cost)
     promise(first, cost, x)
   elseif verb == ADMIT_BOOKED then
-    for place = first, last - 7, 7 do open(input[place], input[place + 1]) end
-    admit_booked(first, last - 7, last + 7, cost, x)
+    open(first, last - 7, cost)
+    admit_booked(first, last, x)
+  elseif verb == RESET then
+    reset(first)
   else
-    for place = first, last, 7 do open(input[place], input[place + 1]) end
-    if verb <= JUDGE then admit(verb, first, last, cost, x)
-    elseif verb == CLAIM then claim(first, last, cost, x, input[position + 3])
-    elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
-    elseif verb == SETTLE then settle(first, last, cost)
-    else reset(first, last) end
+    open(first, last, cost)
+    if verb <= JUDGE then
+      if ask_admission(verb, x) and verb == ADMIT_AND_CLAIM then claim_slot(last + 7, 0, -math.huge) end
+    elseif verb == CLAIM then claim_slot(last + 7, x, input[position + 3])
+    elseif verb == GIVE_BACK then give_back(first, input[position + 3], x, input[last + 7])
+    else
+      for _, place in ipairs(places) do tell(settle(place, now)) end
+    end
   end
   position = behind
 end
 
-for key in pairs(changed) do
-  local level, free, blocked = levels[key], frees[key], blocks[key]
-  local leased_until, kept_until = leased_untils[key], kept_untils[key]
-  if forgotten[key] and level == 0 and free == 0 and blocked == 0 and leased_until == 0 and kept_until == 0 then
-    redis.call('DEL', KEYS[key])
-  else
-    -- It is not needed when it has drained, its schedule has passed and no block lasts.
-    local busy = max(level / rates[key], free - now, leased_until - now, kept_until - now)
-    if blocked < DRAINED then busy = max(busy, blocked - now) end
-    local expiry = min(LONGEST, math.ceil(busy) + KEEP_MARGIN)
-    local state = struct.pack('<ddddd', level, now, free, blocked, rates[key])
-    if leased_until ~= 0 or kept_until ~= 0 then state = state .. struct.pack('<dd', leased_rates[key], leased_until) end
-    if kept_until ~= 0 then state = state .. struct.pack('<dd', kepts[key], kept_until) end
-    if gap_untils[key] > now then state = state .. struct.pack('<ddB', gap_froms[key], gap_untils[key], 0) end
-    redis.call('SET', KEYS[key], state, 'PX', expiry)
-  end
+for key, bucket in pairs(buckets) do
+  -- It has changed.
+  if bucket.at == now then keep_bucket(key, bucket) end
 end
-for key, opened in pairs(leases) do keep_leases(key, opened) end
-for key, opened in pairs(promises) do keep_promises(key, opened) end
+for key, place in pairs(leased) do
+  local bucket = buckets[key]
+  if bucket.leases then keep_list(place, pack_leases(bucket.leases, bucket.leasedUntil), bucket.leasedUntil)
+  else redis.call('DEL', KEYS[place]) end
+end
+for key, place in pairs(promised) do
+  local bucket = buckets[key]
+  if bucket.keptUntil > 0 then keep_list(place, pack_promises(bucket), bucket.keptUntil)
+  else redis.call('DEL', KEYS[place]) end
+end
 
 return pack(output, length)

@@ -1,5 +1,5 @@
 -- Overrides of limits: a hash of those that last, by bucket and key, each with its end as a double before its text.
--- src/core/board.ts says what they mean. Durations in and out. Moments are ms of this clock.
+-- src/sharing/board.ts says what they mean. Durations in and out. Moments are ms of this clock.
 --
 -- KEYS      the hash
 -- ARGV      the channel for news, verb, and

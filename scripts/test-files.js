@@ -1,0 +1,15 @@
+// Runs test files in this process, one after the other: `node scripts/test-files.js FILE...`.
+import { resolve } from 'node:path'
+import { pathToFileURL } from 'node:url'
+
+const paths = process.argv.slice(2)
+// tap names folders of tests by the main script. It reads this when it is loaded.
+process.argv.splice(1, Infinity, paths[0])
+const { default: t } = await import('tap')
+const { teardown } = t
+const teardowns = []
+// With a teardown tap ends as soon as all tests are done, even if a file still awaits something and has more of them.
+t.teardown = run => teardowns.push(run)
+for (const path of paths) await import(pathToFileURL(resolve(path)).href)
+t.teardown = teardown
+for (const run of teardowns) t.teardown(run)

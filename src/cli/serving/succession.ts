@@ -1,0 +1,412 @@
+/**
+ * Restarts without losing who waits (contract 15.6). The process starts its successor from disk and hands over, in this order:
+ * the sockets that it listens on, the levels of its buckets, and its queues (proxy/succession/departing.ts). With workers the queues
+ * stay in them, and what they ask of their store goes to that of the successor (stores/workers/primary.ts). The successor listens
+ * on the same sockets then, and this process ends with its last answer.
+ *
+ * Up to the handover a successor that fails leaves this process as it was. One that ends later, before this process has, gives it
+ * back its queues, or its store.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { connect, Server, Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import type { Logger } from 'pino'
+import { formatListen, type ListenAddress } from '../../config/schema/address.js'
+import type { Settings } from '../../config/settings.js'
+import { handleOf, type ListenHandle, leaveListening } from '../../http/listening.js'
+import type { ProxyContext } from '../../proxy/context.js'
+import type { RunningProxy } from '../../proxy/server/server.js'
+import type { GuestNews, GuestOrder } from '../../proxy/succession/departing.js'
+import { Guests } from '../../proxy/succession/guests.js'
+import { type Levels, moved, type SavedLevel } from '../../stores/memory/levels-file.js'
+import { PARTS_FORM, type StorePart } from '../../stores/memory/store.js'
+import type { Primary } from '../../stores/workers/primary.js'
+import { MACHINE } from '../../stores/workers/protocol.js'
+import { CommandError } from '../command.js'
+import type { Notifier } from './notifier.js'
+import { ownLevels } from './own-levels.js'
+import { PIPE } from './worker-protocol.js'
+
+/** The environment variable of a successor. */
+const PREDECESSOR = 'SHAPER_PREDECESSOR'
+/** The socket on which the first process hears which one serves. */
+const FIRST = 'SHAPER_FIRST'
+/** ms. How long a successor may take to serve. */
+const PATIENCE = 30_000
+/** Levels in one message. */
+const BATCH = 2_000
+
+export type ToSuccessor =
+  | { readonly verb: 'listener'; readonly place: string }
+  | { readonly verb: 'meet'; readonly id: string; readonly secret: string | undefined }
+  | { readonly verb: 'levels'; readonly levels: readonly SavedLevel[] }
+  | { readonly verb: 'parts'; readonly parts: readonly StorePart[] }
+  | { readonly verb: 'order'; readonly order: GuestOrder }
+  /** All is handed over. */
+  | { readonly verb: 'go' }
+
+type ToPredecessor =
+  /** `parts`: their form in the store of its workers. Absent: it has none. */
+  | { readonly verb: 'ready'; readonly parts?: number }
+  | { readonly verb: 'serves' }
+  | { readonly verb: 'failed'; readonly message: string }
+  | { readonly verb: 'news'; readonly news: GuestNews }
+
+interface Listening {
+  readonly handle: ListenHandle
+  readonly place: ListenAddress
+}
+
+/** To whom is handed over. */
+export interface Heir {
+  send(message: ToSuccessor): void
+  /** The form of parts that it takes. Undefined: it has no store of workers. */
+  readonly parts: number | undefined
+  /** To its store of workers. */
+  readonly pipe: Duplex
+}
+
+/** What is handed over. */
+export interface Estate {
+  /** One for each `listen`. */
+  readonly sockets: readonly ListenHandle[]
+  /** What signs the tickets of workers. */
+  readonly secret?: string | undefined
+  /** In one turn of the event loop. */
+  handOver(heir: Heir): ReturnType<RunningProxy['handOver']> | undefined
+}
+
+export function estateOf(proxy: RunningProxy): Estate {
+  const { context, servers } = proxy
+  return {
+    sockets: servers.map(handleOf),
+    handOver({ send }) {
+      if (context.sharing !== undefined) return undefined
+      const handed = proxy.handOver({ send: order => send({ verb: 'order', order }), machine: MACHINE })
+      // Nothing passes here any more.
+      sendLevels(ownLevels(context), send)
+      return handed
+    },
+  }
+}
+
+/** Hands the store of workers over. Its workers ask that of the successor from now on. */
+export function handOverStore({ store, follow }: Primary, { parts: form, send, pipe }: Heir): void {
+  if (form === undefined) return
+  if (form === PARTS_FORM) for (const parts of batches(store.parts())) send({ verb: 'parts', parts })
+  else sendLevels(store.levels, send)
+  follow(pipe)
+}
+
+interface Program {
+  readonly estate: Estate
+  readonly admin: Server | undefined
+  readonly settings: Settings
+  readonly id: string
+  readonly log: Logger
+}
+
+interface Neighbours {
+  readonly predecessor: Predecessor | undefined
+  readonly notifier: Notifier | undefined
+}
+
+/** ms: the longest that a timer takes. */
+export const FOREVER = 2 ** 31 - 1
+
+/** Restarts of this process, one at a time. */
+export class Succession {
+  /** Resolves when a successor serves. */
+  readonly begun: Promise<'restart'>
+  successor: ChildProcess | undefined
+  readonly #program: Program
+  #resolve: (what: 'restart') => void = () => undefined
+  #running: Promise<ChildProcess> | undefined
+  #first: FirstProcess | undefined
+
+  constructor(program: Program) {
+    this.#program = program
+    this.begun = new Promise(resolve => {
+      this.#resolve = resolve
+    })
+  }
+
+  /**
+   * The successor serves. A shell, npm or a container that waits for this process waits for the successor, too: the first process stays
+   * until the last one ends. Only systemd is told which one serves, and lets this one go.
+   *
+   * @returns to be called when the last request has been answered
+   */
+  makeWay({ predecessor, notifier }: Neighbours): () => Promise<void> {
+    const successor = this.successor!
+    notifier?.succeeded(successor.pid!)
+    if (predecessor === undefined && notifier === undefined) {
+      const status = standBy(successor, () => this.#first!.serving)
+      return async () => {
+        process.exitCode = await status
+      }
+    }
+    const { shutdownTimeout } = this.#program.settings.limits
+    process.once('SIGTERM', () => setTimeout(() => process.exit(0), shutdownTimeout).unref())
+    // The channel to the successor would keep this process alive.
+    return async () => process.exit(0)
+  }
+
+  /** @returns the process that serves from now on @throws CommandError: this one goes on as it was */
+  async ask(): Promise<number> {
+    if (process.env[FIRST] === undefined && process.env.NOTIFY_SOCKET === undefined)
+      this.#first ??= await FirstProcess.open()
+    this.#running ??= startSuccessor(this.#program, this.#first?.path)
+    try {
+      this.successor = await this.#running
+      this.#resolve('restart')
+      return this.successor.pid!
+    } catch (error) {
+      this.#running = undefined
+      this.#program.log.error(`no restart, this process goes on: ${(error as Error).message}`)
+      throw error
+    }
+  }
+}
+
+/** Resolves when the successor serves. From then on this process is to drain. @throws CommandError when it does not: nothing has changed */
+async function startSuccessor(
+  { estate, admin, settings, id, log }: Program,
+  first: string | undefined,
+): Promise<ChildProcess> {
+  const { sockets, secret } = estate
+  if (sockets.length < settings.listen.length)
+    throw new CommandError('this version of Node does not tell on which sockets its workers listen')
+  const listening: Listening[] = sockets.map((handle, at) => ({ handle, place: settings.listen[at]! }))
+  if (admin !== undefined) listening.push({ handle: handleOf(admin), place: settings.admin!.listen })
+  const child = spawn(process.execPath, [...process.execArgv, ...process.argv.slice(1)], {
+    stdio: ['inherit', 'inherit', 'inherit', 'ipc', 'pipe'],
+    serialization: 'advanced',
+    // The watchdog of systemd watches the process that serves.
+    env: {
+      ...process.env,
+      WATCHDOG_PID: undefined,
+      [PREDECESSOR]: String(process.pid),
+      ...(first !== undefined && { [FIRST]: first }),
+    },
+  })
+  const send = (message: ToSuccessor, handle?: ListenHandle): void => {
+    if (child.connected) child.send(message, handle as never, {}, () => undefined)
+  }
+  const pipe = (child.stdio as readonly unknown[])[PIPE] as Duplex
+  pipe.on('error', () => undefined)
+  let handed: ReturnType<Estate['handOver']>
+  const handOver = async (parts: number | undefined): Promise<void> => {
+    handed = estate.handOver({ send, parts, pipe })
+    await handed?.complete
+    send({ verb: 'go' })
+  }
+  const timer = setTimeout(() => child.kill('SIGKILL'), PATIENCE)
+  const serves = new Promise<void>((resolve, reject) => {
+    let reason: string | undefined
+    child.on('message', (message: ToPredecessor) => {
+      if (message.verb === 'ready') void handOver(message.parts)
+      else if (message.verb === 'news') handed?.told(message.news)
+      else if (message.verb === 'serves') resolve()
+      else if (message.verb === 'failed') reason = message.message
+    })
+    child.once('error', error => reject(new CommandError(`the successor cannot be started (${error.message})`)))
+    child.once('exit', (code, signal) => {
+      const how = signal === null ? `it ended with exit status ${code}` : `it was ended by ${signal}`
+      reject(new CommandError(reason ?? how))
+      handed?.end()
+      handed = undefined
+    })
+  })
+  for (const { handle, place } of listening) send({ verb: 'listener', place: formatListen(place) }, handle)
+  send({ verb: 'meet', id, secret })
+  await serves.finally(() => clearTimeout(timer))
+  for (const { handle, place } of listening) leaveListening(handle, place)
+  log.info({ pid: child.pid }, 'the successor serves; this process ends with its last answer')
+  return child
+}
+
+function sendLevels(levels: Levels, send: Heir['send']): void {
+  const by = -levels.now() + MACHINE.now()
+  for (const some of batches(levels.saved())) send({ verb: 'levels', levels: some.map(saved => moved(saved, by)) })
+}
+
+function* batches<Item>(items: Iterable<Item | undefined>): Generator<Item[]> {
+  let batch: Item[] = []
+  for (const item of items) {
+    if (item === undefined) continue
+    if (batch.push(item) < BATCH) continue
+    yield batch
+    batch = []
+  }
+  yield batch
+}
+
+type Meeting = Extract<ToSuccessor, { verb: 'meet' }>
+
+/** The process before this one, while it has requests. */
+export class Predecessor {
+  readonly pid: number
+  readonly id: string
+  readonly secret: string | undefined
+  readonly #handles: ReadonlyMap<string, ListenHandle>
+
+  private constructor(pid: number, { id, secret }: Meeting, handles: ReadonlyMap<string, ListenHandle>) {
+    this.pid = pid
+    this.id = id
+    this.secret = secret
+    this.#handles = handles
+  }
+
+  /** Undefined: there is none. */
+  static async meet(): Promise<Predecessor | undefined> {
+    const { [PREDECESSOR]: pid } = process.env
+    delete process.env[PREDECESSOR]
+    if (pid === undefined || process.send === undefined) return undefined
+    const handles = new Map<string, ListenHandle>()
+    return new Promise(resolve => {
+      const hear = (message: ToSuccessor, handle?: unknown): void => {
+        if (message.verb === 'listener' && handle !== undefined) handles.set(message.place, handle as ListenHandle)
+        if (message.verb !== 'meet') return
+        process.off('message', hear)
+        resolve(new Predecessor(Number(pid), message, handles))
+      }
+      process.on('message', hear)
+    })
+  }
+
+  handleOf(place: ListenAddress): ListenHandle | undefined {
+    return this.#handles.get(formatListen(place))
+  }
+
+  /** Takes over levels and queues. To be called before this process listens. */
+  async takeOver(context: ProxyContext): Promise<void> {
+    const guests = new Guests(context, {
+      tell: news => this.#send({ verb: 'news', news }),
+      machine: MACHINE,
+    })
+    process.once('disconnect', () => guests.close())
+    await this.#receive(ownLevels(context), message => {
+      if (message.verb === 'order') guests.obey(message.order)
+    })
+  }
+
+  /** Takes over the store of workers, and answers those of the process before. @returns when they have ended */
+  async takeOverStore({ store, serve }: Primary): Promise<{ readonly ended: Promise<unknown> }> {
+    await this.#receive(
+      store.levels,
+      message => {
+        if (message.verb === 'parts') for (const part of message.parts) store.add(part)
+      },
+      PARTS_FORM,
+    )
+    const pipe = new Socket({ fd: PIPE })
+    serve(pipe)
+    return { ended: new Promise(resolve => pipe.once('close', resolve)) }
+  }
+
+  /** There is nothing to take over: a store has it. */
+  async go(): Promise<void> {
+    await this.#receive(undefined, () => undefined)
+  }
+
+  async #receive(levels: Levels | undefined, hear: (message: ToSuccessor) => void, parts?: number): Promise<void> {
+    await new Promise<void>(resolve => {
+      process.on('message', (message: ToSuccessor) => {
+        if (message.verb === 'go') resolve()
+        else if (message.verb !== 'levels') hear(message)
+        else if (levels !== undefined) {
+          const by = -MACHINE.now() + levels.now()
+          for (const saved of message.levels) levels.restore(moved(saved, by))
+        }
+      })
+      // It has crashed. Its sockets are here.
+      process.once('disconnect', resolve)
+      this.#send({ verb: 'ready', ...(parts !== undefined && { parts }) })
+    })
+  }
+
+  serves(): void {
+    this.#send({ verb: 'serves' })
+    const { [FIRST]: first } = process.env
+    // It may have been killed.
+    if (first !== undefined)
+      connect(first)
+        .on('error', () => undefined)
+        .end(String(process.pid))
+    // The channel shall not keep this process alive.
+    process.channel?.unref()
+  }
+
+  /** This process cannot serve. */
+  async failed(message: string): Promise<void> {
+    await new Promise<void>(resolve => {
+      if (!process.connected) return resolve()
+      process.send!({ verb: 'failed', message } satisfies ToPredecessor, undefined, undefined, () => resolve())
+    })
+  }
+
+  #send(message: ToPredecessor): void {
+    if (process.connected) process.send!(message, undefined, undefined, () => undefined)
+  }
+}
+
+/** Signals that are meant for the process that serves. Those of a terminal reach it by themselves. */
+const PASSED_ON = ['SIGTERM', 'SIGUSR2', ...(process.stdin.isTTY ? [] : (['SIGINT', 'SIGHUP'] as const))] as const
+/** ms */
+const LOOK = 500
+
+/** The process that others wait for. It hears which of its successors serves, in a folder of its own. */
+class FirstProcess {
+  readonly path: string
+  serving: number | undefined
+
+  private constructor(folder: string) {
+    this.path = join(folder, 'first')
+    process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
+  }
+
+  static async open(): Promise<FirstProcess> {
+    const first = new FirstProcess(mkdtempSync(join(tmpdir(), 'shaper-')))
+    // Sockets of createServer may be taken for those of workers (worker-pool.ts).
+    const server = new Server(socket => {
+      socket
+        .on('error', () => undefined)
+        .on('data', (text: Buffer) => {
+          const pid = text.toString()
+          if (/^[1-9]\d{0,9}$/.test(pid)) first.serving = Number(pid)
+        })
+    })
+    server.unref().listen(first.path)
+    await once(server, 'listening')
+    return first
+  }
+}
+
+/** Passes signals on until the last successor ends. @returns the exit status of the first */
+async function standBy(child: ChildProcess, serving: () => number | undefined): Promise<number> {
+  const current = (): number => serving() ?? child.pid!
+  const ofChild = once(child, 'exit') as Promise<[number | null]>
+  for (const signal of PASSED_ON) {
+    process.removeAllListeners(signal)
+    process.on(signal, () => {
+      if (isAlive(current())) process.kill(current(), signal)
+    })
+  }
+  const [code] = await ofChild
+  if (current() === child.pid) return code ?? 1
+  while (isAlive(current())) await new Promise(resolve => setTimeout(resolve, LOOK))
+  return 0
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch {
+    return false
+  }
+}

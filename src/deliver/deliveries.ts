@@ -1,0 +1,393 @@
+/**
+ * Accepts requests to be delivered later, and answers what becomes of them. What a client is told is committed. Sending is the
+ * worker's.
+ */
+import { createHash, randomBytes } from 'node:crypto'
+import { parseItem } from 'structured-headers'
+import { maskUrl } from '../config/messages.js'
+import type { DeliverSettings, KeyPart, Settings } from '../config/settings.js'
+import type {
+  Accepted,
+  Deliveries,
+  DeliveryAnswer,
+  DeliveryCount,
+  DeliveryOrder,
+  ProxyContext,
+} from '../proxy/context.js'
+import { DELIVERIES_PATH } from '../proxy/exchange/exchange.js'
+import type { Reply } from '../proxy/http/client.js'
+import { isHopByHop, isNamed, NameSet } from '../proxy/http/fields.js'
+import { headerValue } from '../proxy/http/request.js'
+import type { Route } from '../proxy/routing/route.js'
+import { describeTrouble } from '../stores/describe-error.js'
+import type { StoredHead } from './attempt.js'
+import type { DeliveryRow, DeliveryTable, NewDelivery, State } from './table.js'
+import { LEASE, Worker, type WorkerOptions } from './worker.js'
+
+/** Rows and bytes that are committed at once, and that may wait for it. */
+const BATCH = { rows: 128, bytes: 8 * 1024 * 1024 }
+const WAITING = { rows: 10_000, bytes: 128 * 1024 * 1024 }
+/** Characters of an Idempotency-Key. */
+const LONGEST_KEY = 255
+const STATES: readonly State[] = ['waiting', 'done', 'dead', 'cancelled']
+const ID = /^[\w-]{22}$/
+/** ms that a cancellation waits for the instance that has the delivery, and between two looks. */
+const CANCEL = { wait: 3_000, look: 100 }
+const LISTED = 100
+/** ms for which counts are remembered. */
+const COUNTED = 10_000
+
+/** Headers that do not apply later, or that are written anew. */
+const DROPPED = new NameSet([
+  ...['prefer', 'expect', 'content-length', 'trailer', 'idempotency-key', 'shaper-ticket', 'http2-settings'],
+  ...['grpc-timeout', 'x-envoy-expected-rq-timeout-ms'],
+])
+/** Keys that do not tell clients apart. */
+const COMMON: ReadonlySet<KeyPart['kind']> = new Set(['all', 'route', 'method', 'host'])
+
+const AWAY: Reply = {
+  status: 503,
+  detail: 'the database of deliveries does not answer; send the request again, with the same Idempotency-Key',
+  retryAfterMs: 1_000,
+  outage: true,
+}
+const NOT_HERE: Reply = { status: 404, detail: 'there is no such delivery, or not any more' }
+const BAD_KEY: Reply = {
+  status: 400,
+  detail: `Idempotency-Key is no text of 1 to ${LONGEST_KEY} visible characters; use e.g. "8e03978e-40d5-43dd-bc93-6894a57f9324"`,
+}
+const OTHER: Reply = {
+  status: 409,
+  detail: 'this Idempotency-Key was used for another request; use a new key for each request',
+}
+const SENT: Reply = { status: 409, detail: 'it has been sent, or is being sent' }
+
+export type DeliveriesOptions = Pick<WorkerOptions, 'clock' | 'wallNow' | 'onError'> &
+  Partial<Pick<WorkerOptions, 'random' | 'lease'>>
+
+/** The database of some routes. */
+interface Place {
+  readonly table: DeliveryTable
+  readonly acceptor: Acceptor
+  readonly worker: Worker
+}
+
+/** A database of deliveries cannot be used. Its message has the URL without its password. */
+export class DeliveryError extends Error {}
+
+export class StoredDeliveries implements Deliveries {
+  /** Results of attempts here, by route and result. */
+  readonly results = new Map<string, Map<string, number>>()
+  readonly #options: DeliveriesOptions
+  readonly #places = new Map<string, Place>()
+  #context: ProxyContext | undefined
+  #counted: { readonly at: number; readonly counts: Promise<readonly DeliveryCount[]> } | undefined
+
+  constructor(options: DeliveriesOptions) {
+    this.#options = options
+  }
+
+  get isUsed(): boolean {
+    return this.#places.size > 0
+  }
+
+  async start(context: ProxyContext): Promise<void> {
+    this.#context = context
+    const commit = await this.#prepare(context.routes.map(({ settings }) => settings))
+    commit()
+  }
+
+  prepare({ routes }: Settings): Promise<() => void> {
+    return this.#prepare(routes)
+  }
+
+  async #prepare(routes: Settings['routes']): Promise<() => void> {
+    const byUrl = new Map<string, Map<string, DeliverSettings>>()
+    for (const { name, deliver } of routes) {
+      if (deliver === undefined) continue
+      byUrl.set(deliver.url, (byUrl.get(deliver.url) ?? new Map<string, DeliverSettings>()).set(name, deliver))
+    }
+    const opened = new Map<string, Place>()
+    for (const url of byUrl.keys()) if (!this.#places.has(url)) opened.set(url, await this.#open(url))
+    return () => {
+      for (const [url, place] of opened) this.#places.set(url, place)
+      for (const [url, { worker }] of this.#places) worker.setRoutes(byUrl.get(url) ?? new Map())
+    }
+  }
+
+  async #open(url: string): Promise<Place> {
+    const { DeliveryTable } = await import('./table.js')
+    const table = new DeliveryTable(url)
+    const { random = Math.random, lease = LEASE, ...rest } = this.#options
+    const recorded = (route: string, result: string): void => {
+      const ofRoute = this.results.get(route) ?? new Map<string, number>()
+      this.results.set(route, ofRoute.set(result, (ofRoute.get(result) ?? 0) + 1))
+    }
+    const worker = new Worker({ ...rest, random, lease, table, context: this.#context!, recorded })
+    try {
+      await table.open()
+      await worker.start()
+    } catch (error) {
+      await table.close()
+      throw new DeliveryError(`${maskUrl(url)}: ${describeTrouble(error as Error)}`)
+    }
+    return { table, worker, acceptor: new Acceptor(table) }
+  }
+
+  leave(): void {
+    for (const { worker } of this.#places.values()) worker.leave()
+  }
+
+  async close(): Promise<void> {
+    for (const { worker, table } of this.#places.values()) {
+      await worker.close()
+      await table.close()
+    }
+    this.#places.clear()
+  }
+
+  async accept(route: Route, request: Accepted): Promise<DeliveryAnswer> {
+    const place = this.#places.get(route.settings.deliver!.url)
+    if (place === undefined) return AWAY
+    const { rawHeaders } = request.facts
+    const given = headerValue(rawHeaders, 'idempotency-key')
+    const key = given === undefined ? randomBytes(16).toString('hex') : readKey(given)
+    if (key === undefined) return BAD_KEY
+    const delivery = describe(route, request, key, given ?? JSON.stringify(key))
+    let row: DeliveryRow | undefined
+    try {
+      row = await place.acceptor.accept(delivery)
+    } catch (error) {
+      this.#options.onError(error as Error)
+      return AWAY
+    }
+    if (row === undefined) return AWAY
+    if (!row.fingerprint.equals(delivery.fingerprint)) return OTHER
+    place.worker.look(route.name)
+    const more = ['Location', DELIVERIES_PATH + row.id, 'Preference-Applied', 'respond-async']
+    return documentAnswer(202, documentOf(row), more)
+  }
+
+  async ask(method: string, id: string): Promise<DeliveryAnswer> {
+    if (method !== 'GET' && method !== 'HEAD' && method !== 'DELETE')
+      return { status: 405, detail: 'use GET, or DELETE to cancel', headers: ['Allow', 'GET, HEAD, DELETE'] }
+    if (!ID.test(id)) return NOT_HERE
+    try {
+      return await (method === 'DELETE' ? this.#cancel(id) : this.#tell(id))
+    } catch (error) {
+      this.#options.onError(error as Error)
+      return { ...AWAY, detail: 'the database of deliveries does not answer' }
+    }
+  }
+
+  async #tell(id: string): Promise<DeliveryAnswer> {
+    for (const { table } of this.#places.values()) {
+      const row = await table.find(id)
+      if (row === undefined) continue
+      const expected = this.#expectedIn(row)
+      const document = documentOf(row, expected)
+      if (row.state !== 'waiting') return documentAnswer(200, document)
+      return documentAnswer(200, document, ['Retry-After', String(Math.max(1, Math.ceil(expected / 1_000)))])
+    }
+    return NOT_HERE
+  }
+
+  /** ms until it is sent, if those before it in its lane take the slots of its slowest bucket. */
+  #expectedIn({ route, ahead, due, now }: DeliveryRow & { readonly ahead: number }): number {
+    const buckets = this.#context!.routes.find(({ name }) => name === route)?.settings.buckets ?? []
+    const slowest = Math.min(...buckets.map(({ rate }) => rate))
+    return Math.max(due - now, slowest > 0 && slowest < Infinity ? ahead / slowest : 0)
+  }
+
+  async #cancel(id: string): Promise<DeliveryAnswer> {
+    const { clock } = this.#options
+    for (const { table, worker } of this.#places.values()) {
+      if (worker.isSent(id)) return SENT
+      let row = await table.cancel(id)
+      if (row === undefined) continue
+      worker.cancel(id)
+      const end = clock.now() + CANCEL.wait
+      while (row?.state === 'waiting' && !row.sent && clock.now() < end) {
+        await new Promise<void>(resolve => void clock.at(clock.now() + CANCEL.look, resolve))
+        row = await table.find(id)
+      }
+      return row?.state === 'cancelled' ? { status: 204, headers: [], body: '' } : SENT
+    }
+    return NOT_HERE
+  }
+
+  async administer(order: DeliveryOrder): Promise<readonly object[] | boolean> {
+    const tables = [...this.#places.values()].map(({ table }) => table)
+    if (order.verb === 'list') {
+      const { state } = order
+      const lists = await Promise.all(tables.map(table => table.list(state === undefined ? STATES : [state], LISTED)))
+      return lists.flat().map(listed)
+    }
+    const { verb, id } = order
+    if (verb === 'show')
+      return (await Promise.all(tables.map(table => table.find(id)))).flatMap(row => (row ? listed(row) : []))
+    for (const table of tables) if (await table[verb](id)) return true
+    return verb === 'remove' && (await this.#cancel(id)).status === 204
+  }
+
+  /** Counting takes a while where millions wait, so it is not done at each question. */
+  counts(): Promise<readonly DeliveryCount[]> {
+    const now = this.#options.clock.now()
+    if (this.#counted === undefined || now - this.#counted.at > COUNTED) {
+      const tables = [...this.#places.values()].map(({ table }) => table.counts())
+      this.#counted = { at: now, counts: Promise.all(tables).then(each => each.flat()) }
+      this.#counted.counts.catch(() => {
+        this.#counted = undefined
+      })
+    }
+    return this.#counted.counts
+  }
+}
+
+/** Commits what comes meanwhile together, in the order of its arrival. */
+class Acceptor {
+  readonly #table: DeliveryTable
+  #waiting: { row: NewDelivery; done: (row: DeliveryRow | undefined) => void; failed: (error: Error) => void }[] = []
+  #bytes = 0
+  #isBusy = false
+
+  constructor(table: DeliveryTable) {
+    this.#table = table
+  }
+
+  /** @throws if it was not committed, as far as is known */
+  accept(row: NewDelivery): Promise<DeliveryRow | undefined> {
+    if (this.#waiting.length >= WAITING.rows || this.#bytes > WAITING.bytes)
+      return Promise.reject(new Error('too many requests wait to be stored'))
+    return new Promise((done, failed) => {
+      this.#waiting.push({ row, done, failed })
+      this.#bytes += row.body.length
+      void this.#commit()
+    })
+  }
+
+  async #commit(): Promise<void> {
+    if (this.#isBusy) return
+    this.#isBusy = true
+    // Those of one tick go together.
+    await new Promise(resolve => setImmediate(resolve))
+    while (this.#waiting.length > 0) {
+      let count = 0
+      let bytes = 0
+      while (count < Math.min(BATCH.rows, this.#waiting.length) && bytes < BATCH.bytes) {
+        bytes += this.#waiting[count]!.row.body.length
+        count += 1
+      }
+      const some = this.#waiting.splice(0, count)
+      this.#bytes -= bytes
+      try {
+        const rows = await this.#table.insert(some.map(({ row }) => row))
+        for (const [at, { done }] of some.entries()) done(rows[at])
+      } catch (error) {
+        for (const { failed } of some) failed(error as Error)
+      }
+    }
+    this.#isBusy = false
+  }
+}
+
+/** The text of a key: a string of RFC 9651 as the draft demands, or a bare word. Undefined: it is neither. */
+function readKey(field: string): string | undefined {
+  if (field.length > LONGEST_KEY + 2) return undefined
+  if (/^[!#-+\x2d-~]+$/.test(field)) return field.length <= LONGEST_KEY ? field : undefined
+  try {
+    const [text] = parseItem(field)
+    return typeof text === 'string' && text !== '' && text.length <= LONGEST_KEY ? text : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** @param field the key as it is sent */
+function describe(route: Route, request: Accepted, key: string, field: string): NewDelivery {
+  const { facts, keys, body, claims, connection } = request
+  const { method, target, rawHeaders } = facts
+  const lane = digest([route.name, ...keys])
+  // Where no bucket tells clients apart, what they are authorized with does.
+  const isCommon = route.buckets.every(({ settings }) => settings.key.parts.every(({ kind }) => COMMON.has(kind)))
+  const whose = isCommon ? (headerValue(rawHeaders, 'authorization') ?? '') : ''
+  const { peer, peerKey, certificate, encrypted } = connection
+  const head: StoredHead = {
+    ...{ method, target, peer, peerKey, certificate, encrypted },
+    claims: [...claims],
+    headers: storedHeaders(request, field),
+  }
+  return {
+    id: randomBytes(16).toString('base64url'),
+    route: route.name,
+    lane: lane.subarray(0, 16),
+    dedupe: digest([route.name, JSON.stringify(keys), whose, key]),
+    fingerprint: createHash('sha256')
+      .update(JSON.stringify([method, target]))
+      .update(body)
+      .digest(),
+    head: JSON.stringify(head),
+    body,
+  }
+}
+
+function digest(texts: readonly string[]): Buffer {
+  return createHash('sha256').update(JSON.stringify(texts)).digest()
+}
+
+function storedHeaders({ facts, body }: Accepted, key: string): string[] {
+  const { rawHeaders, connection } = facts
+  const headers: string[] = []
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!
+    if (isHopByHop(name) || DROPPED.has(name) || connection?.has(name.toLowerCase())) continue
+    headers.push(name, rawHeaders[at + 1]!)
+  }
+  if (facts.host !== undefined && !headers.some((name, at) => at % 2 === 0 && isNamed(name, 'host')))
+    headers.unshift('Host', facts.host)
+  if (body.length > 0 || facts.contentLength !== undefined) headers.push('Content-Length', String(body.length))
+  headers.push('Idempotency-Key', key)
+  return headers
+}
+
+/** What is said of a delivery. @param expected ms until it is sent, for one that waits */
+function documentOf(row: DeliveryRow, expected = Math.max(0, row.due - row.now)) {
+  const { state, sent, owned, attempts, created, ended, error, answer } = row
+  const isWaiting = state === 'waiting'
+  return {
+    state: isWaiting && sent && owned ? 'sending' : state,
+    attempts,
+    createdAt: timeOf(created),
+    ...(isWaiting && { nextAttemptAt: timeOf(row.now + expected) }),
+    ...(ended !== null && { endedAt: timeOf(ended) }),
+    ...(error !== null && state !== 'done' && { error: JSON.parse(error) as object }),
+    ...(answer !== null && state !== 'waiting' && { answer: answerOf(answer, row.answer_body) }),
+  }
+}
+
+function listed(row: DeliveryRow): object {
+  return { id: row.id, route: row.route, ...documentOf(row) }
+}
+
+function answerOf(head: string, body: Buffer | null): object {
+  const { status, headers } = JSON.parse(head) as { status: number; headers: readonly string[] }
+  const pairs: [string, string][] = []
+  for (let at = 0; at < headers.length; at += 2) pairs.push([headers[at]!, headers[at + 1]!])
+  if (body === null || body.length === 0) return { status, headers: pairs }
+  const text = body.toString()
+  const isText = Buffer.from(text).equals(body)
+  return { status, headers: pairs, ...(isText ? { body: text } : { bodyBase64: body.toString('base64') }) }
+}
+
+function timeOf(ms: number): string {
+  return new Date(ms).toISOString()
+}
+
+function documentAnswer(status: number, document: object, more: readonly string[] = []): DeliveryAnswer {
+  const body = Buffer.from(`${JSON.stringify(document)}\n`).toString('latin1')
+  const headers = [
+    ...['Content-Type', 'application/json', 'Content-Length', String(body.length)],
+    ...['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff', ...more],
+  ]
+  return { status, headers, body }
+}

@@ -1,0 +1,562 @@
+/**
+ * An instance that sends what a table keeps.
+ *
+ * **Nobody is lost.** A delivery leaves the table's `waiting` only with the result of an attempt, or because it is cancelled. An
+ * instance owns what it is about to send, as long as it lives: it says so each second, and what it has not said for `LEASE` frees
+ * all that it owned. So an attempt whose result was not recorded is made again: at least once.
+ *
+ * **Never two at a time.** An instance that could not say so in time by its own clock, which began before the server's, breaks off
+ * and forgets what it owned. It looks at that at each release, too, after a stall. It may only come back under another name.
+ *
+ * **Order.** With `ordered` an instance takes the first deliveries of a lane in a row, and only where nobody owns the first one. So
+ * one instance at a time has a lane. It sends the next when the result of the one before is in the table. If one fails it gives
+ * back those behind it. Then the first of the lane is not due, and nobody takes the others.
+ *
+ * **In their turn.** Of each lane a few deliveries are loaded ahead, and two of these wait in the queue of the proxy. So r does
+ * not wait for the table, and a lane with a million deliveries takes from the buckets of others what two requests take.
+ */
+import { randomUUID } from 'node:crypto'
+import type { DeliverSettings } from '../config/settings.js'
+import type { Cancel, Clock } from '../core/clock.js'
+import { namedPause } from '../http/quota/pause-rule.js'
+import type { ProxyContext } from '../proxy/context.js'
+import { joinedFields } from '../proxy/http/fields.js'
+import { Attempt, type AttemptEnd, type StoredHead } from './attempt.js'
+import type { DeliveryTable, Result } from './table.js'
+
+/** ms. An instance that has not said for so long that it lives is dead. */
+export const LEASE = 10_000
+/** ms that it counts less itself. */
+const MARGIN = 1_000
+const BEAT = 1_000
+/** ms between two looks for what is due: what others have accepted, and what is tried again. */
+const POLL = 250
+/** ms after which it is told that a delivery is sent, unless it has its answer by then. */
+const NOTE = 50
+/** ms until results are written again that could not be. */
+const AGAIN = 500
+/** Deliveries of a lane that wait in the proxy's queue. */
+const QUEUED = 2
+/** Deliveries of a route that are loaded and not sent, in all lanes, and of one lane. */
+const LOADED = 400
+const DEEPEST = 32
+/** Deliveries of a route that are sent and not answered. */
+const IN_FLIGHT = 1_000
+/** Bytes of all that are loaded. One claim may go beyond it. */
+const MOST_BYTES = 64 * 1024 * 1024
+const RESULTS = 256
+/** ms that results may take at the end. */
+const FAREWELL = 2_000
+const PRUNE = 60_000
+
+export interface WorkerOptions {
+  readonly table: DeliveryTable
+  readonly context: ProxyContext
+  readonly clock: Clock
+  readonly wallNow: () => number
+  /** From 0 to 1. */
+  readonly random: () => number
+  /** ms */
+  readonly lease: number
+  onError(error: Error): void
+  /** An attempt has a result. */
+  recorded(route: string, result: 'done' | 'retry' | 'dead' | 'cancelled'): void
+}
+
+interface Job {
+  readonly id: string
+  /** Its place among all that this instance has loaded. */
+  readonly place: number
+  readonly lane: Lane
+  readonly head: StoredHead
+  readonly body: Buffer
+  readonly attempts: number
+  readonly owner: string
+  attempt: Attempt | undefined
+  isSent: boolean
+  isCancelled: boolean
+}
+
+interface Lane {
+  readonly key: string
+  /** Not begun, in order. */
+  readonly jobs: Job[]
+  /** Begun and not sent. */
+  queued: number
+  /** Begun, without a result. */
+  busy: number
+  pausedUntil: number
+  wake: Cancel | undefined
+}
+
+export class Worker {
+  readonly #options: WorkerOptions
+  readonly #routes = new Map<string, RouteQueue>()
+  /** Of routes that are no more. What is sent may end. */
+  readonly #former = new Set<RouteQueue>()
+  #owner = randomUUID()
+  #aliveUntil = -Infinity
+  #results: { readonly result: Result; readonly written: () => void }[] = []
+  #isWriting = false
+  #notes = new Set<Job>()
+  #timers = new Map<'beat' | 'end' | 'note' | 'prune' | 'again', Cancel>()
+  #isClosed = false
+
+  constructor(options: WorkerOptions) {
+    this.#options = options
+  }
+
+  get options(): WorkerOptions {
+    return this.#options
+  }
+
+  get owner(): string {
+    return this.#owner
+  }
+
+  /** Whether what it owns is its own for sure. */
+  get isAlive(): boolean {
+    return !this.#isClosed && this.#options.clock.now() < this.#aliveUntil
+  }
+
+  /** @throws if the server does not answer */
+  async start(): Promise<void> {
+    const since = this.#options.clock.now()
+    await this.#options.table.join(this.#owner, this.#options.lease)
+    this.#lives(since)
+    this.#at('beat', BEAT, () => void this.#beat())
+    this.#at('prune', PRUNE * this.#options.random(), () => void this.#prune())
+  }
+
+  setRoutes(routes: ReadonlyMap<string, DeliverSettings>): void {
+    for (const [name, queue] of this.#routes) {
+      if (routes.has(name)) continue
+      this.#routes.delete(name)
+      this.#former.add(queue)
+      queue.leave()
+    }
+    for (const [name, settings] of routes) {
+      const known = this.#routes.get(name)
+      if (known !== undefined) known.settings = settings
+      else this.#routes.set(name, new RouteQueue(name, settings, this))
+    }
+    for (const queue of this.#routes.values()) queue.look()
+  }
+
+  get #queues(): readonly RouteQueue[] {
+    return [...this.#routes.values(), ...this.#former]
+  }
+
+  /** There is something new for a route. */
+  look(route: string): void {
+    this.#routes.get(route)?.look()
+  }
+
+  /** Whether a delivery is on its way from here. Undefined: it is not here. */
+  isSent(id: string): boolean | undefined {
+    for (const queue of this.#routes.values()) {
+      const job = queue.jobs.get(id)
+      if (job !== undefined) return job.isSent
+    }
+    return undefined
+  }
+
+  cancel(id: string): void {
+    for (const queue of this.#routes.values()) queue.cancel(id)
+  }
+
+  #at(which: 'beat' | 'end' | 'note' | 'prune' | 'again', ms: number, run: () => void): void {
+    const { clock } = this.#options
+    this.#timers.get(which)?.()
+    if (this.#isClosed) return
+    this.#timers.set(
+      which,
+      clock.at(clock.now() + ms, () => {
+        this.#timers.delete(which)
+        run()
+      }),
+    )
+  }
+
+  #lives(since: number): void {
+    const { clock, lease } = this.#options
+    this.#aliveUntil = since + lease - Math.min(MARGIN, lease / 4)
+    this.#at('end', this.#aliveUntil - clock.now(), () => this.lose())
+  }
+
+  async #beat(): Promise<void> {
+    const { clock, table, lease, onError } = this.#options
+    const since = clock.now()
+    try {
+      const cancelled = await table.beat(this.#owner, lease)
+      if (cancelled === undefined) {
+        this.lose()
+        await table.join(this.#owner, lease)
+      }
+      this.#lives(since)
+      for (const id of cancelled ?? []) this.cancel(id)
+      for (const queue of this.#routes.values()) queue.look()
+      for (const queue of this.#former) if (queue.jobs.size === 0) this.#former.delete(queue)
+    } catch (error) {
+      onError(error as Error)
+    }
+    this.#at('beat', BEAT, () => void this.#beat())
+  }
+
+  /** Others may send now what it owned. */
+  lose(): void {
+    this.#owner = randomUUID()
+    this.#aliveUntil = -Infinity
+    this.#notes.clear()
+    for (const queue of this.#queues) queue.lose()
+    // The next beat finds that nobody has this name, and takes it.
+  }
+
+  async #prune(): Promise<void> {
+    const { table, onError } = this.#options
+    try {
+      for (const [name, { settings }] of this.#routes) while (await table.prune(name, settings.keep));
+    } catch (error) {
+      onError(error as Error)
+    }
+    this.#at('prune', PRUNE, () => void this.#prune())
+  }
+
+  noteSent(job: Job): void {
+    this.#notes.add(job)
+    if (!this.#timers.has('note')) this.#at('note', NOTE, () => void this.#tellSent())
+  }
+
+  async #tellSent(): Promise<void> {
+    const { table, onError } = this.#options
+    const ids = [...this.#notes].map(({ id }) => id)
+    this.#notes.clear()
+    if (ids.length > 0) await table.noteSent(this.#owner, ids).catch(onError)
+  }
+
+  /** Resolves when it is written. */
+  record(job: Job, result: Omit<Result, 'id' | 'owner'>): Promise<void> {
+    this.#notes.delete(job)
+    return new Promise(written => {
+      this.#results.push({ result: { id: job.id, owner: job.owner, ...result }, written })
+      void this.#write()
+    })
+  }
+
+  async #write(): Promise<void> {
+    if (this.#isWriting) return
+    this.#isWriting = true
+    const { table, onError } = this.#options
+    try {
+      // Those of one tick go together.
+      await undefined
+      while (this.#results.length > 0) {
+        const some = this.#results.slice(0, RESULTS)
+        await table.record(some.map(({ result }) => result))
+        this.#results.splice(0, some.length)
+        for (const { written } of some) written()
+      }
+    } catch (error) {
+      onError(error as Error)
+      this.#at('again', AGAIN, () => void this.#write())
+    } finally {
+      this.#isWriting = false
+    }
+  }
+
+  /** Begins no more and gives back what was not sent. */
+  leave(): void {
+    for (const queue of this.#routes.values()) queue.leave()
+  }
+
+  async close(): Promise<void> {
+    this.leave()
+    for (const queue of this.#queues) queue.abort()
+    // What was broken off is told in the next turns.
+    await new Promise(resolve => setImmediate(resolve))
+    const end = Date.now() + FAREWELL
+    while (this.#results.length > 0 && Date.now() < end) await new Promise(resolve => setTimeout(resolve, 10))
+    this.#isClosed = true
+    for (const cancel of this.#timers.values()) cancel()
+    for (const queue of this.#queues) queue.lose()
+    await this.#options.table.leave(this.#owner).catch(this.#options.onError)
+  }
+}
+
+/** The deliveries of one route that this instance owns. */
+class RouteQueue {
+  settings: DeliverSettings
+  readonly jobs = new Map<string, Job>()
+  readonly #name: string
+  readonly #worker: Worker
+  readonly #lanes = new Map<string, Lane>()
+  #places = 0
+  #bytes = 0
+  #inFlight = 0
+  #after = ''
+  #looking: 'no' | 'yes' | 'again' = 'no'
+  #cancelPoll: Cancel | undefined
+  #isLeaving = false
+
+  constructor(name: string, settings: DeliverSettings, worker: Worker) {
+    this.#name = name
+    this.settings = settings
+    this.#worker = worker
+  }
+
+  get #deepest(): number {
+    return Math.max(QUEUED, Math.min(DEEPEST, Math.floor(LOADED / (this.#lanes.size + 1))))
+  }
+
+  /** Loads what is due, if there is room. */
+  look(): void {
+    if (this.#looking !== 'no') {
+      this.#looking = 'again'
+      return
+    }
+    if (this.#isLeaving) return
+    this.#cancelPoll?.()
+    const { clock } = this.#worker.options
+    this.#cancelPoll = clock.at(clock.now() + POLL, () => this.look())
+    const most = LOADED - (this.jobs.size - this.#inFlight)
+    if (!this.#worker.isAlive || most <= 0 || this.#bytes > MOST_BYTES || this.#inFlight >= IN_FLIGHT) return
+    void this.#load(most)
+  }
+
+  async #load(most: number): Promise<void> {
+    const { table, onError } = this.#worker.options
+    const { owner } = this.#worker
+    this.#looking = 'yes'
+    const before = this.#after
+    let found = 0
+    try {
+      const held = new Map([...this.#lanes].map(([key, { jobs, queued }]) => [key, jobs.length + queued]))
+      const { ordered: isOrdered, maxBody } = this.settings
+      const atOnce = Math.max(QUEUED, Math.min(most, 100, Math.floor(MOST_BYTES / 2 / (maxBody + 1))))
+      const asked = { owner, route: this.#name, isOrdered, after: before, most: atOnce, perLane: this.#deepest, held }
+      const { rows, next } = await table.claim(asked)
+      this.#after = next
+      found = rows.length
+      // It was taken for dead meanwhile, so these are free again.
+      if (owner !== this.#worker.owner) return
+      for (const { id, lane, head, body, attempts } of rows) {
+        const job: Job = {
+          ...{
+            id,
+            place: this.#places++,
+            body,
+            attempts,
+            owner,
+            attempt: undefined,
+            isSent: false,
+            isCancelled: false,
+          },
+          lane: this.#laneOf(lane.toString('hex')),
+          head: JSON.parse(head),
+        }
+        this.jobs.set(id, job)
+        this.#bytes += body.length
+        job.lane.jobs.push(job)
+      }
+      if (this.#isLeaving) this.leave()
+      else for (const lane of [...this.#lanes.values()]) this.#pump(lane)
+    } catch (error) {
+      onError(error as Error)
+      return
+    } finally {
+      const isAgain = (this.#looking as string) === 'again'
+      this.#looking = 'no'
+      // From the first lane again, or on to the lanes that it has not seen.
+      if (isAgain || found > 0 || (before !== '' && this.#after === '')) setImmediate(() => this.look())
+    }
+  }
+
+  #laneOf(key: string): Lane {
+    const known = this.#lanes.get(key)
+    if (known !== undefined) return known
+    const lane = { key, jobs: [], queued: 0, busy: 0, pausedUntil: -Infinity, wake: undefined }
+    this.#lanes.set(key, lane)
+    return lane
+  }
+
+  #pump(lane: Lane): void {
+    const { clock } = this.#worker.options
+    while (lane.jobs.length > 0 && !this.#isLeaving) {
+      if (lane.pausedUntil > clock.now()) {
+        lane.wake?.()
+        lane.wake = clock.at(lane.pausedUntil, () => this.#pump(lane))
+        return
+      }
+      if (lane.queued >= QUEUED || (this.settings.ordered && lane.busy > 0) || this.#inFlight >= IN_FLIGHT) return
+      this.#begin(lane.jobs.shift()!)
+    }
+    if (lane.jobs.length > 0 || lane.busy > 0) return
+    lane.wake?.()
+    this.#lanes.delete(lane.key)
+  }
+
+  #begin(job: Job): void {
+    const { lane } = job
+    if (!this.#worker.isAlive) return this.#worker.lose()
+    lane.queued += 1
+    lane.busy += 1
+    job.attempt = new Attempt({
+      context: this.#worker.options.context,
+      route: this.#name,
+      head: job.head,
+      body: job.body,
+      mayLeave: () => this.#owns(job) && this.#worker.isAlive,
+      sent: () => this.#sent(job),
+      ended: end => this.#ended(job, end),
+    })
+    job.attempt.begin()
+  }
+
+  #owns(job: Job): boolean {
+    return this.jobs.get(job.id) === job
+  }
+
+  #sent(job: Job): void {
+    if (job.isSent || !this.#owns(job)) return
+    job.isSent = true
+    job.lane.queued -= 1
+    this.#inFlight += 1
+    this.#worker.noteSent(job)
+    // Not now: it is called while the engine releases.
+    queueMicrotask(() => {
+      this.#pump(job.lane)
+      if (job.lane.jobs.length * 2 < this.#deepest) this.look()
+    })
+  }
+
+  #ended(job: Job, end: AttemptEnd): void {
+    if (!this.#owns(job)) return
+    const { lane } = job
+    if (job.isSent) this.#inFlight -= 1
+    else lane.queued -= 1
+    job.attempt = undefined
+    const isTried = end.fate === 'tried' || (end.outcome === 'refused' && statusOf(end) !== 503)
+    if (isTried) this.#tried(job, end)
+    else if (job.isCancelled) this.#over(job, { state: 'cancelled', tried: 0, delay: 0 })
+    else if (this.#isLeaving || job.isSent) this.#over(job, { state: 'waiting', tried: 0, delay: 0 })
+    else {
+      lane.busy -= 1
+      const behind = lane.jobs.findIndex(({ place }) => place > job.place)
+      lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
+      const { clock } = this.#worker.options
+      lane.pausedUntil = clock.now() + (problemOf(end).retryAfterMs ?? AGAIN)
+    }
+    this.#pump(lane)
+  }
+
+  #tried(job: Job, { answer, problem }: AttemptEnd): void {
+    if (answer !== undefined && !isFailure(answer.status)) {
+      const head = JSON.stringify({ status: answer.status, headers: answer.headers })
+      return this.#over(job, { state: 'done', tried: 1, delay: 0, answer: head, answerBody: answer.body })
+    }
+    const { random, wallNow } = this.#worker.options
+    const { attempts, backoff, maxBackoff, keep } = this.settings
+    const longest = Math.min(maxBackoff, backoff * 2 ** Math.min(job.attempts, 60))
+    const named = answer && namedPause(joinedFields(answer.headers), wallNow())
+    const kept = answer && {
+      answer: JSON.stringify({ status: answer.status, headers: answer.headers }),
+      answerBody: answer.body,
+    }
+    const detail = `the upstream answered ${answer?.status}`
+    const error = answer
+      ? JSON.stringify({ type: 'about:blank', title: detail, status: answer.status, detail })
+      : problem
+    const state = job.attempts + 1 >= attempts ? 'dead' : 'waiting'
+    this.#over(job, { state, tried: 1, delay: Math.min(named ?? random() * longest, keep), error, ...kept })
+  }
+
+  /** It is not this instance's any more once that is written. */
+  #over(job: Job, result: Omit<Result, 'id' | 'owner'>): void {
+    const { lane } = job
+    this.#drop(job)
+    const { state, tried } = result
+    if (state !== 'waiting' || tried === 1)
+      this.#worker.options.recorded(this.#name, state === 'waiting' ? 'retry' : state)
+    const written = this.#worker.record(job, result)
+    if (!this.settings.ordered) lane.busy -= 1
+    else {
+      // Those behind it wait for it, here or elsewhere.
+      if (state === 'waiting') this.#giveBack(lane.jobs)
+      void written.then(() => {
+        lane.busy -= 1
+        if (this.#lanes.get(lane.key) === lane) this.#pump(lane)
+        this.look()
+      })
+    }
+  }
+
+  #drop(job: Job): void {
+    this.jobs.delete(job.id)
+    this.#bytes -= job.body.length
+  }
+
+  #giveBack(jobs: Job[]): void {
+    for (const job of jobs.splice(0)) {
+      this.#drop(job)
+      void this.#worker.record(job, { state: job.isCancelled ? 'cancelled' : 'waiting', tried: 0, delay: 0 })
+    }
+  }
+
+  cancel(id: string): void {
+    const job = this.jobs.get(id)
+    if (job === undefined || job.isSent) return
+    job.isCancelled = true
+    if (job.attempt !== undefined) return job.attempt.abort()
+    const { jobs } = job.lane
+    this.#giveBack(jobs.splice(jobs.indexOf(job), 1))
+    this.#pump(job.lane)
+  }
+
+  /** Nothing more is begun. What waits in the proxy is given back when it has left the queue. */
+  leave(): void {
+    this.#isLeaving = true
+    this.#cancelPoll?.()
+    for (const { jobs } of this.#lanes.values()) this.#giveBack(jobs)
+    for (const job of [...this.jobs.values()]) if (!job.isSent) job.attempt?.abort()
+  }
+
+  abort(): void {
+    for (const job of [...this.jobs.values()]) job.attempt?.abort()
+  }
+
+  /** What it had may be another's now. */
+  lose(): void {
+    const jobs = [...this.jobs.values()]
+    this.jobs.clear()
+    for (const lane of this.#lanes.values()) {
+      lane.wake?.()
+      lane.jobs.length = 0
+    }
+    this.#lanes.clear()
+    this.#bytes = 0
+    this.#inFlight = 0
+    for (const job of jobs) job.attempt?.abort()
+  }
+}
+
+/** It may go well if it is sent again. */
+function isFailure(status: number): boolean {
+  return status >= 500 || status === 408 || status === 425 || status === 429
+}
+
+interface Problem {
+  readonly status?: number
+  readonly retryAfterMs?: number
+}
+
+function problemOf({ problem }: AttemptEnd): Problem {
+  try {
+    return JSON.parse(problem ?? '{}')
+  } catch {
+    return {}
+  }
+}
+
+function statusOf(end: AttemptEnd): number | undefined {
+  return problemOf(end).status
+}

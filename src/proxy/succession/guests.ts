@@ -1,0 +1,217 @@
+/** Requests of the process before this one, in the queues of this one (departing.ts). */
+import { type Gate, type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import type { AdmissionCallbacks, Arrival, Verdict } from '../../core/shaper.js'
+import type { ProxyContext } from '../context.js'
+import { limitsOf, ownerOf } from '../live-limits.js'
+import type { Route } from '../routing/route.js'
+import type { Guest, GuestNews, GuestOrder, Link } from './departing.js'
+
+interface Origin {
+  tell(news: GuestNews): void
+  readonly machine: Link['machine']
+}
+
+export class Guests {
+  readonly #context: ProxyContext
+  readonly #origin: Origin
+  /** Those that wait or are on their way. */
+  readonly #all = new Map<number, Visit>()
+  /** How many requests the process before has sent by itself, and that are not over. */
+  readonly #before = new Map<Gate, number>()
+  /** Those that have left their places. Their slots may be given back until they are told to be used. */
+  readonly #left = new Map<number, Visit>()
+
+  constructor(context: ProxyContext, origin: Origin) {
+    this.#context = context
+    this.#origin = origin
+  }
+
+  obey(order: GuestOrder): void {
+    if (order.verb === 'guests') {
+      for (const guest of order.guests) this.#take(guest)
+      this.#context.shaper.wake()
+    } else if (order.verb === 'key') this.#context.tickets.agree(order.key)
+    else if (order.verb === 'gate' || order.verb === 'left') this.#follow(order)
+    else this.#obey(order)
+  }
+
+  /** What the process before has sent itself is in flight here, too. */
+  #follow(order: Extract<GuestOrder, { route: string }>): void {
+    const { shaper, routes } = this.#context
+    const gate = routes.find(({ name }) => name === order.route)?.lane.gate
+    if (gate === undefined) return
+    const before = this.#before.get(gate) ?? 0
+    if (order.verb === 'left') {
+      if (before === 0) return
+      this.#before.set(gate, before - 1)
+      return shaper.leave(gate, [])
+    }
+    this.#before.set(gate, before + order.inFlight)
+    for (let count = 0; count < order.inFlight; count += 1) gate.enter()
+    if (order.pausedFor > 0) shaper.engine.pause(gate, order.pausedFor)
+  }
+
+  #obey(order: { readonly verb: 'cancel' | 'ended' | 'unused'; readonly id: number }): void {
+    const { id, verb } = order
+    if (verb === 'unused') {
+      this.#left.get(id)?.giveBack()
+      this.#left.delete(id)
+      return
+    }
+    const visit = this.#all.get(id)
+    this.#all.delete(id)
+    visit?.end()
+    // Its process says at once if the slot was not used.
+    if (visit !== undefined && verb === 'ended') this.#keep(id, visit)
+  }
+
+  /** The process before is gone, and its clients with it. */
+  close(): void {
+    for (const visit of this.#all.values()) visit.end()
+    this.#all.clear()
+    this.#left.clear()
+    for (const [gate, count] of this.#before) for (let at = 0; at < count; at += 1) this.#context.shaper.leave(gate, [])
+    this.#before.clear()
+  }
+
+  #keep(id: number, visit: Visit): void {
+    this.#left.set(id, visit)
+    for (const oldest of this.#left.keys()) {
+      if (this.#left.size <= MOST_LEFT) break
+      this.#left.delete(oldest)
+    }
+  }
+
+  #take(guest: Guest): void {
+    const { id, mode, route: name, arrivedAt, due } = guest
+    const route = this.#context.routes.find(each => each.name === name)
+    const stack = route && this.#stackOf(route, guest)
+    if (route === undefined || stack === undefined) return this.#origin.tell({ verb: 'unknown', id })
+    const { machine } = this.#origin
+    const visit = new Visit(
+      this.#context,
+      { route, stack, guest },
+      {
+        maxWait: due - arrivedAt,
+        tell: news => {
+          if (news.verb === 'rejected' || news.verb === 'expired') this.#all.delete(id)
+          this.#origin.tell(news)
+        },
+        theirs: machine.theirs,
+      },
+    )
+    this.#all.set(id, visit)
+    if (mode === 'again') visit.lineUp(machine.ours(arrivedAt))
+    else visit.ask(mode)
+  }
+
+  /** Held. Undefined: a bucket is gone from the configuration, or there is no room for it. */
+  #stackOf(route: Route, { buckets }: Guest): SharedBucket[] | undefined {
+    const { bucketTable, clock } = this.#context
+    const stack: SharedBucket[] = []
+    for (const { name, key, tier } of buckets) {
+      const settings = route.buckets.find(each => each.settings.name === name)?.settings
+      const limits = settings && ownerOf(this.#context, settings, { key, tier }).limits
+      const bucket = limits && bucketTable.find(limitsOf(this.#context, limits, key), key, clock.now(), stack)
+      if (bucket === undefined) {
+        for (const found of stack) bucketTable.rest(found)
+        return undefined
+      }
+      bucketTable.hold(bucket)
+      stack.push(bucket)
+    }
+    return stack
+  }
+}
+
+/** Those whose slots may still be given back. */
+const MOST_LEFT = 1_000
+
+interface Place {
+  readonly route: Route
+  readonly stack: SharedBucket[]
+  readonly guest: Guest
+}
+
+interface VisitOptions {
+  /** ms */
+  readonly maxWait: number
+  readonly tell: (news: GuestNews) => void
+  readonly theirs: (ours: number) => number
+}
+
+class Visit implements AdmissionCallbacks {
+  readonly #maxWait: number
+  readonly #context: ProxyContext
+  readonly #arrival: Arrival
+  readonly #id: number
+  readonly #options: VisitOptions
+  #ticket: Ticket | undefined
+  #state: 'asking' | 'waiting' | 'passed' | 'over' = 'asking'
+
+  constructor(context: ProxyContext, { route, stack, guest }: Place, options: VisitOptions) {
+    const { id, cost, costs, weight = 1, priority, client, patience } = guest
+    this.#context = context
+    this.#id = id
+    this.#options = options
+    this.#maxWait = options.maxWait
+    this.#arrival = {
+      ...{ route: route.lane, stack, cost, costs, weight, patience },
+      ...(priority !== undefined && { priority }),
+      ...(client !== undefined && { client }),
+    }
+  }
+
+  /** It was admitted before, and comes in its place by its arrival. A wake is to follow. */
+  lineUp(arrivedAt: number): void {
+    const { engine } = this.#context.shaper
+    this.#state = 'waiting'
+    this.#ticket = engine.join(this.#arrival, this, this.#maxWait, arrivedAt)
+    engine.contend(this.#ticket, this.#context.clock.now())
+  }
+
+  ask(mode: 'shape' | 'meter'): void {
+    this.#context.shaper.arrive(this.#arrival, this, mode, this.#maxWait)
+  }
+
+  decided(verdict: Verdict): void {
+    if (verdict === 'released') return this.release(this.#context.clock.now())
+    if (!(verdict instanceof Ticket)) return this.reject(verdict)
+    this.#state = 'waiting'
+    this.#ticket = verdict
+    this.#options.tell({ verb: 'queued', id: this.#id })
+  }
+
+  release(slot: number): void {
+    this.#state = 'passed'
+    this.#options.tell({ verb: 'released', id: this.#id, slot: this.#options.theirs(slot) })
+  }
+
+  expire(): void {
+    this.#options.tell({ verb: 'expired', id: this.#id })
+    this.#rest()
+  }
+
+  reject({ buckets, booking: _, ...rest }: Rejection): void {
+    const places = buckets.map(bucket => this.#arrival.stack.indexOf(bucket)).filter(place => place >= 0)
+    this.#options.tell({ verb: 'rejected', id: this.#id, rejection: { ...rest, places } })
+    this.#rest()
+  }
+
+  end(): void {
+    const { shaper } = this.#context
+    if (this.#state === 'waiting' && this.#ticket !== undefined) shaper.cancel(this.#ticket)
+    else if (this.#state === 'passed') shaper.leave(this.#arrival.route.gate, this.#arrival.stack, this)
+    this.#rest()
+  }
+
+  giveBack(): void {
+    if (this.#ticket?.slot !== undefined) this.#context.shaper.giveBack(this.#ticket)
+  }
+
+  #rest(): void {
+    if (this.#state === 'over') return
+    this.#state = 'over'
+    for (const bucket of this.#arrival.stack) this.#context.bucketTable.rest(bucket)
+  }
+}

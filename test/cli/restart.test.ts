@@ -1,0 +1,241 @@
+/** `shaper restart`: the program is started anew from disk, and nobody who waits notices (contract 15.6). */
+import { once } from 'node:events'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import t from 'tap'
+import { Agent, request } from 'undici'
+import { eventually } from '../proxy/harness.js'
+import { freePort } from '../servers/free-port.js'
+import { startRedis } from '../servers/redis.js'
+import { type Command, shaper } from './command.js'
+
+type Tap = Pick<typeof t, 'testdir' | 'teardown'>
+type Test = Pick<typeof t, 'same' | 'equal' | 'ok'>
+
+/** Requests per second. */
+const RATE = 20
+
+interface Scene {
+  readonly command: Command
+  readonly cwd: string
+  readonly url: string
+  readonly admin: string
+  /** Paths, in the order in which the upstream got them, and when, in ms. */
+  readonly paths: string[]
+  readonly times: number[]
+}
+
+async function scene(t: Tap, more: object = {}, ...flags: string[]): Promise<Scene> {
+  const paths: string[] = []
+  const times: number[] = []
+  const upstream = createServer((req, res) => {
+    paths.push(req.url!)
+    times.push(performance.now())
+    res.end('ok')
+  })
+  await once(upstream.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => upstream.close())
+  const config = {
+    listen: `127.0.0.1:${await freePort()}`,
+    upstream: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`,
+    buckets: { all: { key: 'all', rate: `${RATE}/s`, capacity: 1_000 } },
+    admin: { listen: `127.0.0.1:${await freePort()}` },
+    accessLog: false,
+    ...more,
+  }
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
+  const command = shaper(['start', ...flags], { cwd })
+  t.teardown(async () => {
+    command.child.kill('SIGTERM')
+    await command.finished
+  })
+  return { command, cwd, url: await command.url, admin: `http://${config.admin.listen}`, paths, times }
+}
+
+const restart = ({ admin }: Scene) => shaper(['restart', '--admin', admin]).finished
+
+t.test('who waits is answered, in order, at the same rate, and so are newcomers', async t => {
+  const found = await scene(t)
+  const { url, paths, times } = found
+  const answers: Promise<number>[] = []
+  const ask = (path: string): void => {
+    answers.push(
+      request(`${url}/${path}`).then(async ({ statusCode, body }) => {
+        await body.dump()
+        return statusCode
+      }),
+    )
+  }
+  for (let at = 0; at < 80; at += 1) ask(`before/${at}`)
+  await eventually(() => paths.length > 2)
+  const served = paths.length
+  const { code, stdout } = await restart(found)
+  t.equal(code, 0)
+  t.match(stdout, /^process \d+ serves now/)
+  for (let at = 0; at < 10; at += 1) ask(`after/${at}`)
+  t.ok(served < 80, 'some wait during the restart')
+  t.same(new Set(await Promise.all(answers)), new Set([200]), 'nobody is refused')
+  t.equal(paths.length, 90)
+  const firstAfter = paths.findIndex(path => path.startsWith('/after'))
+  t.equal(firstAfter, 80, 'those who came before go first')
+  const [first, last] = [times[0]!, times.at(-1)!]
+  t.ok(last - first >= (89 / RATE) * 1_000 - 100, `90 requests in ${last - first} ms`)
+  t.equal((await restart(found)).code, 0, 'and once more')
+  t.equal((await request(`${url}/again`)).statusCode, 200)
+})
+
+t.test('a successor that cannot start changes nothing, and the reason is told', async t => {
+  const found = await scene(t)
+  await writeFile(`${found.cwd}/shaper.config.json`, '{ "buckets": 1 }')
+  const { code, stderr } = await restart(found)
+  t.equal(code, 1)
+  t.match(stderr, /no restart, the process goes on as it was/)
+  t.equal((await request(found.url)).statusCode, 200)
+})
+
+t.test('requests on a connection that was open before the restart are decided by the successor', async t => {
+  const found = await scene(t)
+  const socket = connect(Number(new URL(found.url).port), '127.0.0.1')
+  t.teardown(() => socket.destroy())
+  let text = ''
+  socket.on('data', (part: Buffer) => {
+    text += part
+  })
+  const ask = (path: string) => socket.write(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`)
+  for (let at = 0; at < 20; at += 1) ask(`/${at}`)
+  await eventually(() => found.paths.length > 1)
+  t.equal((await restart(found)).code, 0)
+  await eventually(() => text.split('HTTP/1.1 ').length > 2)
+  // A client that sends ahead of answers has to send again what had not begun when the old process began to end.
+  await eventually(() => socket.readableEnded || text.split('HTTP/1.1 ').length > 20)
+  const statuses = Array.from(text.matchAll(/HTTP\/1.1 (\d+)/g), ([, status]) => status)
+  t.ok(statuses.length > 2)
+  t.same(new Set(statuses.slice(0, -1)), new Set(['200']))
+  if (statuses.at(-1) !== '200') t.match(text, /503 Service Unavailable[\s\S]*shaper is shutting down/)
+})
+
+t.test('SIGTERM to the first process ends the one that serves', async t => {
+  const found = await scene(t)
+  for (let at = 0; at < 2; at += 1) t.equal((await restart(found)).code, 0)
+  found.command.child.kill('SIGTERM')
+  const { code } = await found.command.finished
+  t.equal(code, 0)
+  await t.rejects(request(found.url), { code: 'ECONNREFUSED' })
+})
+
+/** So many clients, each of which asks again when it is answered, until they are stopped. Paths are numbered. */
+function clientsOf({ url }: Scene, count: number): { stop(): Promise<number[]> } {
+  const statuses: number[] = []
+  let asked = 0
+  let isOver = false
+  const ask = async (): Promise<void> => {
+    while (!isOver) {
+      asked += 1
+      const { statusCode, body } = await request(`${url}/${asked}`, { headersTimeout: 60_000 })
+      await body.dump()
+      statuses.push(statusCode)
+    }
+  }
+  const all = Promise.all(Array.from({ length: count }, ask))
+  return {
+    async stop() {
+      isOver = true
+      await all
+      return statuses
+    },
+  }
+}
+
+/** The process that has been started to succeed the first one. */
+async function successorOf({ command: { child } }: Scene): Promise<number> {
+  let found: string | undefined
+  await eventually(() => {
+    const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'latin1').trim().split(' ')
+    found = children.find(pid => /SHAPER_PREDECESSOR=/.test(readFileSync(`/proc/${pid}/environ`, 'latin1')))
+    return found !== undefined
+  })
+  return Number(found)
+}
+
+/** All were answered, sent once, and not faster than the rate. */
+function areServed(t: Test, { paths, times }: Scene, statuses: readonly number[]): void {
+  t.same(new Set(statuses), new Set([200]), 'nobody is refused')
+  t.equal(paths.length, statuses.length)
+  t.equal(new Set(paths).size, paths.length, 'none was sent twice')
+  const took = times.at(-1)! - times[0]!
+  t.ok(took >= ((paths.length - 1) / RATE) * 1_000 - 100, `${paths.length} requests in ${took} ms`)
+}
+
+t.test('workers: three restarts in turn, and nobody who waits notices', { timeout: 180_000 }, async t => {
+  const found = await scene(t, {}, '--workers', '2')
+  const { command, paths } = found
+  const clients = clientsOf(found, 40)
+  for (const restarts of [1, 2, 3]) {
+    const before = paths.length
+    await eventually(() => paths.length > before + 2)
+    if (restarts < 3) t.equal((await restart(found)).code, 0)
+    else command.child.kill('SIGUSR2')
+    await eventually(() => command.stderr().split('the successor serves').length > restarts)
+  }
+  areServed(t, found, await clients.stop())
+  // The first ones came all at once.
+  const overtaken = Math.max(...paths.map((path, place) => place + 1 - Number(path.slice(1))).slice(40))
+  t.ok(overtaken <= 20, `a request left up to ${overtaken} places later than it came`)
+  t.notMatch(command.stderr(), /"level":50/)
+})
+
+t.test('workers: a successor that does not come up changes nothing', { timeout: 180_000 }, async t => {
+  const found = await scene(t, {}, '--workers', '2')
+  const { cwd, paths } = found
+  const clients = clientsOf(found, 40)
+  await eventually(() => paths.length > 2)
+  const file = `${cwd}/shaper.config.json`
+  const config = await readFile(file)
+  await writeFile(file, '{ "buckets": 1 }')
+  t.match(await restart(found), { code: 1, stderr: /no restart, the process goes on as it was/ })
+  await writeFile(file, config)
+  const refused = restart(found)
+  process.kill(await successorOf(found), 'SIGKILL')
+  t.match(await refused, { code: 1, stderr: /it was ended by SIGKILL/ }, 'before it is ready')
+  areServed(t, found, await clients.stop())
+})
+
+t.test(
+  'workers: who waits in the old ones is answered, though the successor is killed',
+  { timeout: 180_000 },
+  async t => {
+    const found = await scene(t, {}, '--workers', '2')
+    const waiting = clientsOf(found, 300).stop()
+    const { code, stdout } = await restart(found)
+    t.equal(code, 0)
+    t.ok(found.paths.length < 300, 'some wait when it is killed')
+    process.kill(Number(/process (\d+)/.exec(stdout)![1]), 'SIGKILL')
+    areServed(t, found, await waiting)
+  },
+)
+
+for (const workers of [[], ['--workers', '2']])
+  t.test(`a Unix socket stays where it is over two restarts (${workers.join(' ') || 'one process'})`, async t => {
+    const folder = mkdtempSync('/tmp/shaper-')
+    t.teardown(() => rmSync(folder, { recursive: true }))
+    const found = await scene(t, { listen: `unix:${folder}/http` }, ...workers)
+    const dispatcher = new Agent({ connect: { socketPath: `${folder}/http` } })
+    t.teardown(() => dispatcher.close())
+    for (let at = 0; at < 3; at += 1) {
+      if (at > 0) t.equal((await restart(found)).code, 0)
+      t.equal((await request('http://a/', { dispatcher, reset: true })).statusCode, 200)
+    }
+    t.same(readdirSync(folder), ['http'], 'and nothing beside it')
+  })
+
+t.test('workers with a store: two instances until the old ones have ended', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.stop())
+  const found = await scene(t, { store: { type: 'redis', url: redis.url } }, '--workers', '2')
+  const clients = clientsOf(found, 20)
+  await eventually(() => found.paths.length > 2)
+  t.equal((await restart(found)).code, 0)
+  areServed(t, found, await clients.stop())
+})
