@@ -236,7 +236,10 @@ export class Upstream implements ServerOwner {
         this.#refuseAll()
       })
       gate.probeAt = this.#nextTry
-      if (!gate.blocked) engine.block(gate)
+      if (!gate.blocked) {
+        engine.block(gate)
+        this.#followProbes()
+      }
       this.#allowProbe()
     } else if (gate.blocked) {
       this.#isGivenUp = false
@@ -250,10 +253,14 @@ export class Upstream implements ServerOwner {
     if (this.servers.length > 1) this.#partChanged()
   }
 
+  /** While one of its servers is up, a probe of another one says nothing about the gate. */
+  #followProbes(): void {
+    this.gate.probing = this.gate.blocked && this.servers.some(({ place }) => place.probing)
+  }
+
   probeDue(): void {
-    const { gate } = this
-    gate.probing = this.servers.some(({ place }) => place.probing)
-    if (gate.blocked) this.#allowProbe()
+    this.#followProbes()
+    if (this.gate.blocked) this.#allowProbe()
     else this.limit.serversChanged()
   }
 
@@ -267,7 +274,7 @@ export class Upstream implements ServerOwner {
 
   probeOver(): void {
     const { gate } = this
-    gate.probing = this.servers.some(({ place }) => place.probing)
+    this.#followProbes()
     gate.probeAt = this.#nextTry
     if (this.#isGivenUp) this.#refuseAll()
   }
