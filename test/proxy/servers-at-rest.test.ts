@@ -429,8 +429,7 @@ for (const armed of [false, true]) {
       const wrong = await play(each, armed)
       if (wrong.length > 0) throw new Error(wrong.join('; '))
     })
-    const { SEED } = process.env
-    return fc.assert(property, { numRuns: runs(6), ...(SEED !== undefined && { seed: Number(SEED) }) })
+    return fc.assert(property, { numRuns: runs(6) })
   })
 }
 
