@@ -82,6 +82,8 @@ export class StoredDeliveries implements Deliveries {
   readonly #places = new Map<string, Place>()
   #context: ProxyContext | undefined
   #counted: { readonly at: number; readonly counts: Promise<readonly DeliveryCount[]> } | undefined
+  /** Accepted here since then, by route. */
+  readonly #since = new Map<string, number>()
 
   constructor(options: DeliveriesOptions) {
     this.#options = options
@@ -156,6 +158,8 @@ export class StoredDeliveries implements Deliveries {
     const delivery = describe(route, request, key, given ?? JSON.stringify(key))
     let row: DeliveryRow | undefined
     try {
+      const full = await this.#fullFor(route)
+      if (full !== undefined) return full
       row = await place.acceptor.accept(delivery)
     } catch (error) {
       this.#options.onError(error as Error)
@@ -163,9 +167,21 @@ export class StoredDeliveries implements Deliveries {
     }
     if (row === undefined) return AWAY
     if (!row.fingerprint.equals(delivery.fingerprint)) return OTHER
+    this.#since.set(route.name, (this.#since.get(route.name) ?? 0) + 1)
     place.worker.look(route.name)
     const more = ['Location', DELIVERIES_PATH + row.id, 'Preference-Applied', 'respond-async']
     return documentAnswer(202, documentOf(row), more)
+  }
+
+  /** What is answered where as many wait as may. The count is as old as it is remembered, so what other instances accept may exceed it. */
+  async #fullFor({ name, settings }: Route): Promise<Reply | undefined> {
+    const { maxWaiting } = settings.deliver!
+    const counts = await this.counts()
+    const counted = counts.find(({ route, state }) => route === name && state === 'waiting')?.count ?? 0
+    if (counted + (this.#since.get(name) ?? 0) < maxWaiting) return undefined
+    const retryAfterMs = this.#counted!.at + COUNTED - this.#options.clock.now()
+    const detail = `${maxWaiting} requests of this route wait already, its "maxWaiting"`
+    return { status: 503, detail, retryAfterMs: Math.max(1_000, retryAfterMs) }
   }
 
   async ask(method: string, id: string): Promise<DeliveryAnswer> {
@@ -236,6 +252,7 @@ export class StoredDeliveries implements Deliveries {
     if (this.#counted === undefined || now - this.#counted.at > COUNTED) {
       const tables = [...this.#places.values()].map(({ table }) => table.counts())
       this.#counted = { at: now, counts: Promise.all(tables).then(each => each.flat()) }
+      this.#since.clear()
       this.#counted.counts.catch(() => {
         this.#counted = undefined
       })

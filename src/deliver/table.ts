@@ -201,17 +201,23 @@ export class DeliveryTable {
     const columns = ['id', 'route', 'lane', 'dedupe', 'fingerprint', 'head', 'body'] as const
     const types = ['text', 'text', 'bytea', 'bytea', 'bytea', 'text', 'bytea']
     const arrays = types.map((type, at) => `$${at + 1}::${type}[]`).join(', ')
-    await this.#pool.query(
+    const { rows: fresh } = await this.#pool.query<DeliveryRow>(
       `INSERT INTO shaper_deliveries (${columns}) SELECT ${columns}
-       FROM unnest(${arrays}) WITH ORDINALITY AS n(${columns}, place) ORDER BY place ON CONFLICT (dedupe) DO NOTHING`,
+       FROM unnest(${arrays}) WITH ORDINALITY AS n(${columns}, place) ORDER BY place ON CONFLICT (dedupe) DO NOTHING
+       RETURNING ${ROW}`,
       columns.map(column => rows.map(row => row[column])),
     )
-    const { rows: found } = await this.#pool.query<DeliveryRow>(
-      `SELECT ${ROW} FROM shaper_deliveries WHERE dedupe = ANY($1::bytea[])`,
-      [rows.map(({ dedupe }) => dedupe)],
-    )
-    const byKey = new Map(found.map(row => [row.dedupe.toString('hex'), row]))
-    return rows.map(({ dedupe }) => byKey.get(dedupe.toString('hex')))
+    const byKey = new Map(fresh.map(row => [row.dedupe.toString('hex'), row]))
+    const find = ({ dedupe }: NewDelivery): DeliveryRow | undefined => byKey.get(dedupe.toString('hex'))
+    const known = rows.filter(row => find(row) === undefined).map(({ dedupe }) => dedupe)
+    if (known.length > 0) {
+      const { rows: found } = await this.#pool.query<DeliveryRow>(
+        `SELECT ${ROW} FROM shaper_deliveries WHERE dedupe = ANY($1::bytea[])`,
+        [known],
+      )
+      for (const row of found) byKey.set(row.dedupe.toString('hex'), row)
+    }
+    return rows.map(find)
   }
 
   async find(id: string): Promise<(DeliveryRow & { readonly ahead: number }) | undefined> {

@@ -17,6 +17,7 @@ t.test('its defaults', async t => {
     attempts: 8,
     backoff: 1_000,
     maxBackoff: 3_600_000,
+    maxWaiting: 1_000_000,
     keep: 7 * 86_400_000,
     maxBody: 1_048_576,
     when: 'always',
@@ -41,6 +42,7 @@ t.test('each fault has its path and a remedy', async t => {
   one({ url: URL, attempts: 0 }, /^routes\[0\]\.deliver\.attempts: 0 .*from 1 to 1000/)
   one({ url: URL, backoff: '0s' }, /^routes\[0\]\.deliver\.backoff: /)
   one({ url: URL, maxBody: -1 }, /^routes\[0\]\.deliver\.maxBody: -1 .*use e\.g\. 1048576/)
+  one({ url: URL, maxWaiting: 0 }, /^routes\[0\]\.deliver\.maxWaiting: 0 .*use a whole number from 1/)
   one({ url: URL, when: 'never' }, /^routes\[0\]\.deliver\.when: .*"always" or "asked"/)
   one({ url: URL, ordered: 'yes' }, /^routes\[0\]\.deliver\.ordered: .*true or false/)
   one({ url: URL, retries: 3 }, /^routes\[0\]\.deliver\.retries: unknown key/)

@@ -173,7 +173,9 @@ t.test('every key of the file has a description with an example', async t => {
     'refuse',
     'explain',
     'deliver',
-    ...['url', 'attempts', 'backoff', 'maxBackoff', 'keep', 'maxBody', 'when', 'ordered'].map(key => `deliver.${key}`),
+    ...['url', 'attempts', 'backoff', 'maxBackoff', 'keep', 'maxBody', 'maxWaiting', 'when', 'ordered'].map(
+      key => `deliver.${key}`,
+    ),
     'coalesce',
     'appointments',
     'waitingPage',

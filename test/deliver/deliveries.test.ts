@@ -465,6 +465,26 @@ t.test('a reload takes deliver away and gives it back; what is stored stays', as
   t.equal(rig.outcomes.filter(each => each === `${route} accepted 202`).length, 4)
 })
 
+t.test('long: more than maxWaiting are answered 503, and the count follows what has left', async t => {
+  const { instance } = await stage(t, {
+    buckets: { client: { key: 'all', rate: '1/30s', capacity: 1 } },
+    deliver: { maxWaiting: 3 },
+  })
+  const { send, ask } = await instance()
+  const all: Response[] = []
+  for (let count = 0; count < 4; count += 1) all.push(await send(`${count}`))
+  t.same(
+    all.map(({ status }) => status),
+    [202, 202, 202, 503],
+  )
+  const wait = Number(all[3]!.headers.get('retry-after'))
+  t.ok(wait >= 1 && wait <= 10, `${wait} s: it is counted again then`)
+  t.match(await all[3]!.text(), /3 requests of this route wait already, its "maxWaiting"/)
+  t.equal((await ask(locationOf(all[2]!), { method: 'DELETE' })).status, 204)
+  await new Promise(resolve => setTimeout(resolve, wait * 1_000))
+  t.equal((await send('later')).status, 202)
+})
+
 t.test('keys from the body count when it is accepted and when it is sent', async t => {
   const { got, instance } = await stage(t, {
     buckets: { tenant: { key: { from: 'body:tenant', missing: 'reject' }, rate: '1000/s', capacity: 10 } },

@@ -383,6 +383,9 @@ const deliver = object(
     maxBody: bytes('a number of bytes', 'use e.g. 1048576')
       .prefault(1_048_576)
       .describe('The longest body in bytes, e.g. 1048576; a longer one is answered 413.'),
+    maxWaiting: whole('a number of requests', 'use a whole number from 1 to 1000000000, e.g. 1000000', 1, 1_000_000_000)
+      .prefault(1_000_000)
+      .describe('The most requests of the route that wait in the database, e.g. 1000000; more are answered 503.'),
     when: oneOf(['always', 'asked'], 'when to store')
       .prefault('always')
       .describe('Which requests: "always", or those with `Prefer: respond-async` ("asked"), e.g. "always".'),
