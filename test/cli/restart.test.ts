@@ -230,6 +230,22 @@ for (const workers of [[], ['--workers', '2']])
     t.same(readdirSync(folder), ['http'], 'and nothing beside it')
   })
 
+for (const workers of [[], ['--workers', '2']])
+  t.test(
+    `long: ports that the system has chosen stay over two restarts (${workers.join(' ') || 'one process'})`,
+    async t => {
+      const any = '127.0.0.1:0'
+      const { command } = await scene(t, { listen: [any, any], admin: { listen: any } }, ...workers)
+      const [, ...urls] = /listening on (\S+), (\S+) ->/.exec(await command.ready)!
+      const admin = /"url":"([^"]+)","msg":"the admin server listens"/.exec(command.stderr())![1]!
+      for (let at = 0; at < 3; at += 1) {
+        if (at > 0) t.equal((await shaper(['restart', '--admin', admin]).finished).code, 0)
+        for (const url of urls) t.equal((await request(url, { reset: true })).statusCode, 200)
+        t.equal((await request(`${admin}/readyz`, { reset: true })).statusCode, 200)
+      }
+    },
+  )
+
 t.test('workers with a store: two instances until the old ones have ended', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())

@@ -230,7 +230,7 @@ t.test('no worker listens before all are prepared and the process before has han
   let handOver: () => void = () => undefined
   let isAsked = false
   const predecessor = {
-    handleOf: () => ({ fd: 9 }),
+    socketsOf: () => [{ fd: 9 }],
     takeOverStore: () => {
       isAsked = true
       return new Promise(resolve => {

@@ -85,7 +85,7 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   // With workers the primary has them.
   const kept = surroundings.primary === undefined ? await keptLevels(settings, clock, log) : undefined
   const deliveries = new StoredDeliveries({ clock, wallNow: Date.now, onError: createDeliveryLog(log, clock) })
-  const { predecessor, handed = settings.listen.map(place => predecessor?.handleOf(place)) } = surroundings
+  const { predecessor, handed = predecessor?.socketsOf(settings.listen) ?? [] } = surroundings
   const options = {
     ...{ settings, pacer, clock, observer, deliveries, propagate: tracing?.propagate, id: surroundings.id, handed },
     prepared: async (context: ProxyContext) => {

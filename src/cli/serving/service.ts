@@ -88,7 +88,7 @@ async function run(
   let reloader: Reloader | undefined
   const admin = await serveAdmin(started, service, {
     ...{ log, metrics, failedReload: () => reloader?.failed(), restart: () => succession.ask() },
-    handed: settings.admin && predecessor?.handleOf(settings.admin.listen),
+    handed: settings.admin && predecessor?.adminSocketOf(settings.admin.listen),
   })
   log.info(originOf({ file, isNamed }))
   for (const line of summary(settings)) log.info(line)
@@ -162,7 +162,7 @@ async function readyToListen(
       ? withGivenSockets(settings, takeGivenSockets(process.env, process.pid))
       : { settings, unused: [] }
   for (const place of [...settings.listen, ...(settings.admin ? [settings.admin.listen] : [])])
-    if ('path' in place && predecessor?.handleOf(place) === undefined) await removeStaleSocket(place.path)
+    if ('path' in place && predecessor?.listensOn(place) !== true) await removeStaleSocket(place.path)
   return given
 }
 

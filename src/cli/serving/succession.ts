@@ -41,7 +41,7 @@ const PATIENCE = 30_000
 const BATCH = 2_000
 
 export type ToSuccessor =
-  | { readonly verb: 'listener'; readonly place: string }
+  | { readonly verb: 'listener'; readonly use: 'listen' | 'admin'; readonly place: string }
   | { readonly verb: 'meet'; readonly id: string; readonly secret: string | undefined }
   | { readonly verb: 'levels'; readonly levels: readonly SavedLevel[] }
   | { readonly verb: 'parts'; readonly parts: readonly StorePart[] }
@@ -57,6 +57,7 @@ type ToPredecessor =
   | { readonly verb: 'news'; readonly news: GuestNews }
 
 interface Listening {
+  readonly use: 'listen' | 'admin'
   readonly handle: ListenHandle
   readonly place: ListenAddress
 }
@@ -181,8 +182,8 @@ async function startSuccessor(
   const { sockets, secret } = estate
   if (sockets.length < settings.listen.length)
     throw new CommandError('this version of Node does not tell on which sockets its workers listen')
-  const listening: Listening[] = sockets.map((handle, at) => ({ handle, place: settings.listen[at]! }))
-  if (admin !== undefined) listening.push({ handle: handleOf(admin), place: settings.admin!.listen })
+  const listening: Listening[] = sockets.map((handle, at) => ({ use: 'listen', handle, place: settings.listen[at]! }))
+  if (admin !== undefined) listening.push({ use: 'admin', handle: handleOf(admin), place: settings.admin!.listen })
   const child = spawn(process.execPath, [...process.execArgv, ...process.argv.slice(1)], {
     stdio: ['inherit', 'inherit', 'inherit', 'ipc', 'pipe'],
     serialization: 'advanced',
@@ -222,7 +223,7 @@ async function startSuccessor(
       handed = undefined
     })
   })
-  for (const { handle, place } of listening) send({ verb: 'listener', place: formatListen(place) }, handle)
+  for (const { use, handle, place } of listening) send({ verb: 'listener', use, place: formatListen(place) }, handle)
   send({ verb: 'meet', id, secret })
   await serves.finally(() => clearTimeout(timer))
   for (const { handle, place } of listening) leaveListening(handle, place)
@@ -246,6 +247,14 @@ function* batches<Item>(items: Iterable<Item | undefined>): Generator<Item[]> {
   yield batch
 }
 
+function addTo(handles: Map<string, ListenHandle[]>, key: string, handle: ListenHandle): void {
+  handles.set(key, [...(handles.get(key) ?? []), handle])
+}
+
+function socketKey(use: Listening['use'], place: string): string {
+  return `${use} ${place}`
+}
+
 type Meeting = Extract<ToSuccessor, { verb: 'meet' }>
 
 /** The process before this one, while it has requests. */
@@ -253,9 +262,10 @@ export class Predecessor {
   readonly pid: number
   readonly id: string
   readonly secret: string | undefined
-  readonly #handles: ReadonlyMap<string, ListenHandle>
+  /** By use and place. Several on port 0 have the same place. */
+  readonly #handles: ReadonlyMap<string, readonly ListenHandle[]>
 
-  private constructor(pid: number, { id, secret }: Meeting, handles: ReadonlyMap<string, ListenHandle>) {
+  private constructor(pid: number, { id, secret }: Meeting, handles: ReadonlyMap<string, readonly ListenHandle[]>) {
     this.pid = pid
     this.id = id
     this.secret = secret
@@ -267,10 +277,11 @@ export class Predecessor {
     const { [PREDECESSOR]: pid } = process.env
     delete process.env[PREDECESSOR]
     if (pid === undefined || process.send === undefined) return undefined
-    const handles = new Map<string, ListenHandle>()
+    const handles = new Map<string, ListenHandle[]>()
     return new Promise(resolve => {
       const hear = (message: ToSuccessor, handle?: unknown): void => {
-        if (message.verb === 'listener' && handle !== undefined) handles.set(message.place, handle as ListenHandle)
+        if (message.verb === 'listener' && handle !== undefined)
+          addTo(handles, socketKey(message.use, message.place), handle as ListenHandle)
         if (message.verb !== 'meet') return
         process.off('message', hear)
         resolve(new Predecessor(Number(pid), message, handles))
@@ -279,8 +290,23 @@ export class Predecessor {
     })
   }
 
-  handleOf(place: ListenAddress): ListenHandle | undefined {
-    return this.#handles.get(formatListen(place))
+  /** Its sockets for these places. */
+  socketsOf(listen: readonly ListenAddress[]): readonly (ListenHandle | undefined)[] {
+    const places = listen.map(formatListen)
+    return places.map((place, at) => {
+      const before = places.slice(0, at).filter(each => each === place).length
+      return this.#handles.get(socketKey('listen', place))?.[before]
+    })
+  }
+
+  /** Whether it listens there, for whatever. */
+  listensOn(place: ListenAddress): boolean {
+    const text = formatListen(place)
+    return this.#handles.has(socketKey('listen', text)) || this.#handles.has(socketKey('admin', text))
+  }
+
+  adminSocketOf(place: ListenAddress): ListenHandle | undefined {
+    return this.#handles.get(socketKey('admin', formatListen(place)))?.[0]
   }
 
   /** Takes over levels and queues. To be called before this process listens. */

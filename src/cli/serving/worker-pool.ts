@@ -103,7 +103,7 @@ export class Workers implements Estate {
     this.#current = settings
     this.#primary = settings.store === 'memory' ? createPrimary() : undefined
     this.secret = this.#primary?.store.board.agreeOnSecret(predecessor?.secret ?? randomBytes(32).toString('base64url'))
-    this.#given = settings.listen.map(place => predecessor?.handleOf(place)?.fd)
+    this.#given = predecessor?.socketsOf(settings.listen).map(handle => handle?.fd) ?? []
     this.#unprepared = count
     this.#id = id
     this.#levels = levels
