@@ -1,6 +1,6 @@
 /** A bucket instance of a store (sharing/store.ts), and its place in an operation. Moments in ms of the store's clock, costs in cost units. */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
-import { PERIODS_BEHIND, QUOTA_BEHIND, QUOTA_ROOM, SAME_SLOT, SHORTEST_GRACE } from './constants.js'
+import { PERIODS_BEHIND, QUOTA_BEHIND, QUOTA_ROOM, SAME_SLOT, SHIFTED, SHORTEST_GRACE } from './constants.js'
 import { isCost } from './costs.js'
 import type { BucketLeases } from './leases.js'
 
@@ -172,7 +172,8 @@ export function giveBack(
   const slack = Math.max(0, burst - slotCost) / rate
   const behind = free - slot - slack - length
   const earliest = isOwn && burst === 0 ? -graceOf(rate) : 0
-  if (behind <= SAME_SLOT && behind >= earliest - SAME_SLOT) bucket.free = free - length
+  if (behind <= Math.max(SAME_SLOT, Math.min(SHIFTED, length / 8)) && behind >= earliest - SAME_SLOT)
+    bucket.free = free - length
   else if (free <= now + burst / rate) bucket.free = free - Math.max(0, length - Math.max(0, now - slot))
 }
 

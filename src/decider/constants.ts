@@ -32,6 +32,11 @@ export const SHORTEST_GRACE = 5
 export const PERIODS_BEHIND = 4
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
+/**
+ * ms. When the lateness of those who lease falls, their schedule moves (leases.ts). A slot that was granted before is still the last one
+ * if no more than this lies behind it, nor an eighth of its length.
+ */
+export const SHIFTED = 8
 /** ms. An instance is there for this long after its heartbeat. */
 export const BEAT_LIFE = 3_000
 /** Bookings of one bucket instance, and promises without one as one more: it bounds what a server looks at. */

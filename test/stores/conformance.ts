@@ -709,6 +709,16 @@ export function conformance(
       t.ok(Math.abs(again) < MAPPING, `${again} ms after the one that was given back`)
     })
 
+    await test('a slot that is given back once the lateness of those who lease has fallen is free again', async t => {
+      const one = bucket(1, 10)
+      const first = await claim(store, [one])
+      for (const late of [5, 0]) await lease(other, one, { instance: 0.2, late, want: 1 })
+      await store.giveBack({ stack: [one], cost: 0, slot: (first as { slot: Slot }).slot, slotCost: 1 })
+      await lease(other, one, { instance: 0.2 })
+      const again = await nextSlot(store, [one], 1)
+      t.ok(again < slotOf(first) + SLACK, `${again - slotOf(first)} ms after the one that was given back, not an hour`)
+    })
+
     await test('a burst shortens the predicted wait', async t => {
       const stack = [bucket(1, 100, { burst: 3 })]
       await play(t, store, [

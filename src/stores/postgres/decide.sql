@@ -308,7 +308,8 @@ BEGIN
           frees[i] := frees[i] - CASE
             WHEN frees[i] - (a + greatest(0, ops[f + 5] - cost) / rate + lasts) BETWEEN
               CASE WHEN f < first + 7 * ops[last + 1] AND ops[f + 5] = 0
-                THEN -greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@) ELSE 0 END - @SAME_SLOT@ AND @SAME_SLOT@ THEN lasts
+                THEN -greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@) ELSE 0 END - @SAME_SLOT@
+                AND greatest(@SAME_SLOT@, least(@SHIFTED@, lasts / 8)) THEN lasts
             WHEN frees[i] <= now + ops[f + 5] / rate THEN greatest(0, lasts - greatest(0, now - a))
             ELSE 0 END;
         END IF;
