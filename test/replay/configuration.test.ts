@@ -48,6 +48,34 @@ t.test('quotas count by the calendar of the log, and those that are spread pace 
   t.ok(released >= 106 && released <= 109, `${released}`)
 })
 
+t.test('what a route stores is never rejected, and waits for its turn as long as it takes', async t => {
+  const config = (deliver: object) =>
+    configured(t, {
+      buckets: {
+        client: { key: 'ip', rate: '1/s', capacity: 3 },
+        all: { key: 'all', rate: '4/s', capacity: 10 },
+      },
+      routes: [
+        {
+          name: 'hooks',
+          match: { method: ['GET', 'POST'], path: '/hooks' },
+          deliver: { url: 'postgres://127.0.0.1/x', ...deliver },
+        },
+        { name: 'rest', maxWait: '1s' },
+      ],
+    })
+  const posts = (ip: string) => burst(20, { ip, method: 'POST', path: '/hooks' })
+  const stored = await replay(planOf(lines([...posts('192.0.2.1'), ...posts('192.0.2.2')]), config({})))
+  t.match(stored, { atOnce: 1, delayed: 39, rejected: 0 })
+  t.ok(Math.abs(stored.wait.max - 19_250) < 20, `one a second for each client, and four for all: ${stored.wait.max} ms`)
+  const reads = await replay(planOf(lines(burst(20, { path: '/hooks' })), config({})))
+  t.match(reads, { rejected: 17 }, 'GET is answered at once')
+  const asked = await replay(planOf(lines(posts('192.0.2.1')), config({ when: 'asked' })))
+  t.match(asked, { rejected: 17 }, 'a log does not say who prefers to be answered later')
+  const beside = [...posts('192.0.2.1'), ...posts('192.0.2.2'), { at: 100, ip: '192.0.2.3', path: '/' }]
+  t.match(await replay(planOf(lines(beside), config({}))), { rejected: 0 }, 'two of each are in the shared bucket')
+})
+
 t.test('routes, modes and costs work as in the proxy', async t => {
   const config = configured(t, {
     buckets: { client: { key: 'ip', rate: '1/s', capacity: 10 }, login: { key: 'ip', rate: '6/30s', capacity: 2 } },

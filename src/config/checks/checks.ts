@@ -1,5 +1,6 @@
 /** Checks that need several keys of the file: names that must exist, costs that must fit, keys that exclude each other. */
 import { ownValue } from '../../core/structures/own-value.js'
+import { isAnsweredAtOnce } from '../../http/method.js'
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { NAME, NAME_REMEDY } from '../read-values.js'
@@ -46,13 +47,10 @@ function refusalFaults({ refuse, mode }: PartialRoute, index: number): Finding[]
   return [{ path: ['routes', index, 'refuse'], message }]
 }
 
-/** What only asks has to be answered at once. */
-const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE']
-
 function deliveryFaults({ delivers, methods, dryRun, refuse, isGate }: PartialRoute, index: number): Finding[] {
   if (!delivers) return []
   const path = ['routes', index, 'deliver']
-  if (methods?.every(method => SAFE.includes(method) || method === 'CONNECT')) {
+  if (methods?.every(isAnsweredAtOnce)) {
     const message = `the route takes only ${methods.join(', ')}, and these are answered at once; match e.g. "method": "POST"`
     return [{ path, message }]
   }

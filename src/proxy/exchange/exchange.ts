@@ -20,6 +20,7 @@ import type { Demand, ReleasePlan, SharedBucket } from '../../core/queue/lane.js
 import type { ServerPlace, Wanted } from '../../core/release/server-set.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
+import { isAnsweredAtOnce } from '../../http/method.js'
 import { hasStatus } from '../../http/quota/pause-rule.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { DeliveryAnswer, ProxyContext } from '../context.js'
@@ -74,7 +75,6 @@ const TOO_LONG = new Refusal(413, 'the body is longer than this route stores', '
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 /** The answer of a gate, unless its route says another one. */
 const PASS = 204
-const SAFE = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE', 'CONNECT'])
 /** RFC 7240 4.1 */
 const PREFERS_LATER = /(?:^|,)\s*respond-async\s*(?:$|[,;])/i
 /** Where deliveries are asked about. Their id follows. */
@@ -331,7 +331,7 @@ export class Exchange
     if (deliver === undefined || this.#context.deliveries === undefined || dryRun) return false
     if (this.#req.stored !== undefined || this.#upgrade !== undefined) return false
     const { method, rawHeaders } = this.facts
-    if (SAFE.has(method) || isGrpc(this.#req)) return false
+    if (isAnsweredAtOnce(method) || isGrpc(this.#req)) return false
     return deliver.when === 'always' || PREFERS_LATER.test(headerValue(rawHeaders, 'prefer', ', ') ?? '')
   }
 

@@ -3,6 +3,7 @@ import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
+import { isAnsweredAtOnce } from '../../http/method.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import type { RequestFacts } from '../../proxy/http/request.js'
 import type { KeyLimits } from '../../proxy/limits/key-limits.js'
@@ -70,6 +71,8 @@ export interface RequestKind {
   readonly weight: number
   readonly priority: number
   readonly client: number
+  /** It is accepted now and sent later (`deliver`). Undefined: it is not; a log does not say who has asked for it. */
+  readonly isStored?: boolean
 }
 
 export class RouteDirectory implements Directory {
@@ -116,7 +119,8 @@ export class RouteDirectory implements Directory {
     const [first] = used[0] === rule.buckets[0] ? keys : []
     const owner = this.#client === 'address' || first === undefined ? ip : first
     const names = used.map(({ settings }, at) => `${settings.name} ${owners[at]?.limits.tier}`).join()
-    const id = `${rule.name}\n${cost}\n${names}\n${owner}\n${isWhole}\n${keys.join('\r')}`
+    const isStored = rule.settings.deliver?.when === 'always' && !isAnsweredAtOnce(facts.method)
+    const id = `${rule.name}\n${isStored}\n${cost}\n${names}\n${owner}\n${isWhole}\n${keys.join('\r')}`
     return this.#kindOf(id, () => {
       const settings = used.map((bucket, at) => ({ ...bucket, own: owners[at] ?? bucket.settings, member: owners[at] }))
       const inOrder = [...settings].sort((a, b) => a.place - b.place)
@@ -137,6 +141,7 @@ export class RouteDirectory implements Directory {
           // A log has no such header.
           (ofRoute === 'header' ? DEFAULT_PRIORITY : ofRoute),
         client: this.#clientId(owner),
+        ...(isStored && { isStored }),
       }
     })
   }

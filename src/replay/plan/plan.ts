@@ -40,11 +40,12 @@ export function singleOf({ routes }: Settings): Single | undefined {
   const [route] = routes
   const [bucket] = route?.buckets ?? []
   if (route === undefined || bucket === undefined || routes.length > 1 || route.buckets.length > 1) return undefined
-  const { match, mode, cost, maxWait, patience } = route
+  const { match, mode, cost, maxWait, patience, deliver } = route
   const { key, limits, tiers, outside } = bucket
   const isPlain =
     Object.keys(match).length === 0 &&
     mode !== 'off' &&
+    deliver === undefined &&
     cost.kind === 'fixed' &&
     maxWait === Infinity &&
     (mode === 'meter' || typeof patience !== 'number') &&

@@ -2,7 +2,7 @@
 
 import { allLimits } from '../../config/report/longest-waits.js'
 import { hasSchedule, MINUTE, periodEnds, presentRates, settingsAt } from '../../config/schedule.js'
-import type { Settings } from '../../config/settings.js'
+import type { RouteSettings, Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { pacedLimits } from '../../core/bucket/pace.js'
 import { BucketTable } from '../../core/bucket-table.js'
@@ -14,6 +14,25 @@ import { keptIn } from '../../core/structures/maps.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
 import { patienceOf } from './route-patience.js'
 import { type ReplayRun, RunTally } from './run-tally.js'
+
+/** Stored requests of a lane that wait in its queue, as in deliver/worker.ts. */
+const QUEUED = 2
+/** ms until a stored request that found no room tries again, if no other time is known. */
+const AGAIN = 1_000
+
+interface LoggedRequest {
+  /** ms, as `arrive` is told it. */
+  readonly at: number
+  readonly kind: RequestKind
+  readonly agent: number
+}
+
+/** Requests with the same keys that were accepted, in order. Those before `first` are over. */
+interface StoredLane {
+  waiting: LoggedRequest[]
+  first: number
+  queued: number
+}
 
 interface ShaperRunOptions {
   /** Clients that leave, of whom all are as patient. Undefined: the `patience` of routes counts, and nobody leaves. */
@@ -44,6 +63,7 @@ export class ShaperRun implements ReplayRun {
   #present = new Map<BucketLimits, BucketLimits>()
   readonly #clients: LeavingClients | undefined
   readonly #service: number
+  readonly #stored = new Map<string, StoredLane>()
 
   constructor(settings: Settings, directory: RouteDirectory, { clients, service = 0 }: ShaperRunOptions = {}) {
     this.#clients = clients
@@ -61,7 +81,6 @@ export class ShaperRun implements ReplayRun {
 
   arrive(at: number, id: number, agent: number): void {
     const now = this.#moveTo(at)
-    const start = this.#start
     const kind = this.#directory.kinds[id]!
     const { rule, keys, client } = kind
     const { tally } = this
@@ -70,11 +89,17 @@ export class ShaperRun implements ReplayRun {
       this.#clients?.turn(0)
       return tally.pass(at)
     }
+    if (kind.isStored === true && keys !== undefined) return this.#store({ at, kind, agent })
     const arrival = rule !== undefined && keys !== undefined ? this.#arrival(kind, now) : undefined
-    if (rule === undefined || arrival === undefined) {
-      this.notByBuckets += 1
-      return tally.reject(client, agent)
-    }
+    if (rule !== undefined && arrival !== undefined) return this.#ask(arrival, rule.settings, { at, kind, agent })
+    this.notByBuckets += 1
+    tally.reject(client, agent)
+  }
+
+  #ask(arrival: Arrival, { mode, maxWait }: RouteSettings, { at, kind: { client }, agent }: LoggedRequest): void {
+    const { tally } = this
+    const start = this.#start
+    const now = this.#clock.now()
     const { patience = Infinity } = arrival
     // An answer takes no time: a log does not say how long others would take.
     const leave = (): void => this.#shaper.leave(arrival.route.gate, arrival.stack)
@@ -92,7 +117,6 @@ export class ShaperRun implements ReplayRun {
       },
       reject: () => tally.reject(client, agent),
     }
-    const { mode, maxWait } = rule.settings
     const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
     if (verdict === 'released') {
       this.#clients?.turn(0)
@@ -105,6 +129,57 @@ export class ShaperRun implements ReplayRun {
     } else {
       this.#clients?.wait(verdict, this.#clock, this.#shaper)
     }
+  }
+
+  #store(request: LoggedRequest): void {
+    const { rule, keys } = request.kind
+    const key = JSON.stringify([rule!.name, ...keys!])
+    const lane = keptIn(this.#stored, key, () => ({ waiting: [], first: 0, queued: 0 }))
+    lane.waiting.push(request)
+    this.#send(lane)
+  }
+
+  /** The next ones of a lane enter their buckets. Nobody waits for the answer, so neither `maxWait` nor patience applies. */
+  #send(lane: StoredLane): void {
+    while (lane.queued < QUEUED && lane.first < lane.waiting.length) {
+      const { at, kind, agent } = lane.waiting[lane.first]!
+      const { tally } = this
+      const now = this.#clock.now()
+      const arrival = this.#arrival(kind, now)
+      if (arrival === undefined) return this.#sendLater(lane, now + AGAIN)
+      const sent = (slot: number): void => {
+        this.#shaper.leave(arrival.route.gate, arrival.stack)
+        const wait = slot + this.#start - at
+        if (wait > SAME_TIME) tally.delay(at + wait, wait, kind.client, agent)
+        else tally.pass(at)
+      }
+      const waiter: Waiter = {
+        deadline: Infinity,
+        release: slot => {
+          sent(slot)
+          lane.queued -= 1
+          this.#sendLater(lane, this.#clock.now())
+        },
+        expire: () => {},
+        reject: () => {},
+      }
+      const verdict = this.#shaper.admit({ ...arrival, patience: Infinity }, waiter, Infinity)
+      if (verdict !== 'released' && 'reason' in verdict) {
+        const { retryAfterMs = AGAIN } = verdict
+        return this.#sendLater(lane, now + Math.max(1, retryAfterMs))
+      }
+      lane.first += 1
+      if (verdict === 'released') sent(now)
+      else lane.queued += 1
+    }
+    if (2 * lane.first < lane.waiting.length) return
+    lane.waiting = lane.waiting.slice(lane.first)
+    lane.first = 0
+  }
+
+  /** Not now: this may be a release. */
+  #sendLater(lane: StoredLane, at: number): void {
+    this.#clock.at(at, () => this.#send(lane))
   }
 
   #moveTo(at: number): number {
