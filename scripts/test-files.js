@@ -1,7 +1,7 @@
 // Runs test files in this process, one after the other: `node scripts/test-files.js FILE...`.
 //
-// Properties have the same runs each time, so that a change fails for what it changes. With SHAPER_SEED=random or SHAPER_DEEP=1
-// (nightly) they have fresh ones, and with SHAPER_SEED=N those of a failure that was printed.
+// Properties have the same runs each time, so that a change fails for what it changes: the first one has the seed 1, the next one 2 and so
+// on. With SHAPER_SEED=random or SHAPER_DEEP=1 (nightly) they have fresh ones, and with SHAPER_SEED=N those of a failure that was printed.
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import fc from 'fast-check'
@@ -9,8 +9,16 @@ import fc from 'fast-check'
 const paths = process.argv.slice(2)
 // tap names folders of tests by the main script. It reads this when it is loaded.
 process.argv.splice(1, Infinity, paths[0])
-const { SHAPER_DEEP, SHAPER_SEED = SHAPER_DEEP === '1' ? 'random' : '1' } = process.env
-if (SHAPER_SEED !== 'random') fc.configureGlobal({ seed: Number(SHAPER_SEED) })
+const { SHAPER_DEEP, SHAPER_SEED = SHAPER_DEEP === '1' ? 'random' : undefined } = process.env
+let asked = 0
+if (SHAPER_SEED === undefined)
+  fc.configureGlobal({
+    get seed() {
+      asked += 1
+      return asked
+    },
+  })
+else if (SHAPER_SEED !== 'random') fc.configureGlobal({ seed: Number(SHAPER_SEED) })
 const { default: t } = await import('tap')
 const { teardown } = t
 const teardowns = []
