@@ -6,6 +6,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { parseItem } from 'structured-headers'
 import { maskUrl } from '../config/messages.js'
 import type { DeliverSettings, KeyPart, Settings } from '../config/settings.js'
+import type { Clock } from '../core/clock.js'
 import type {
   Accepted,
   Deliveries,
@@ -36,6 +37,8 @@ const CANCEL = { wait: 3_000, look: 100 }
 const LISTED = 100
 /** ms for which counts are remembered. */
 const COUNTED = 10_000
+/** The part of `maxWaiting` that is accepted until what waits is counted again. */
+const RECOUNTED = 1 / 16
 
 /** Headers that do not apply later, or that are written anew. */
 const DROPPED = new NameSet([
@@ -69,6 +72,7 @@ export type DeliveriesOptions = Pick<WorkerOptions, 'clock' | 'wallNow' | 'onErr
 interface Place {
   readonly table: DeliveryTable
   readonly acceptor: Acceptor
+  readonly room: WaitingRoom
   readonly worker: Worker
 }
 
@@ -82,8 +86,6 @@ export class StoredDeliveries implements Deliveries {
   readonly #places = new Map<string, Place>()
   #context: ProxyContext | undefined
   #counted: { readonly at: number; readonly counts: Promise<readonly DeliveryCount[]> } | undefined
-  /** Accepted here since then, by route. */
-  readonly #since = new Map<string, number>()
 
   constructor(options: DeliveriesOptions) {
     this.#options = options
@@ -133,7 +135,7 @@ export class StoredDeliveries implements Deliveries {
       await table.close()
       throw new DeliveryError(`${maskUrl(url)}: ${describeTrouble(error as Error)}`)
     }
-    return { table, worker, acceptor: new Acceptor(table) }
+    return { table, worker, acceptor: new Acceptor(table), room: new WaitingRoom(table, rest.clock) }
   }
 
   leave(): void {
@@ -158,7 +160,7 @@ export class StoredDeliveries implements Deliveries {
     const delivery = describe(route, request, key, given ?? JSON.stringify(key))
     let row: DeliveryRow | undefined
     try {
-      const full = await this.#fullFor(route)
+      const full = await place.room.fullFor(route)
       if (full !== undefined) return full
       row = await place.acceptor.accept(delivery)
     } catch (error) {
@@ -167,21 +169,10 @@ export class StoredDeliveries implements Deliveries {
     }
     if (row === undefined) return AWAY
     if (!row.fingerprint.equals(delivery.fingerprint)) return OTHER
-    this.#since.set(route.name, (this.#since.get(route.name) ?? 0) + 1)
+    place.room.accepted(route.name)
     place.worker.look(route.name)
     const more = ['Location', DELIVERIES_PATH + row.id, 'Preference-Applied', 'respond-async']
     return documentAnswer(202, documentOf(row), more)
-  }
-
-  /** What is answered where as many wait as may. The count is as old as it is remembered, so what other instances accept may exceed it. */
-  async #fullFor({ name, settings }: Route): Promise<Reply | undefined> {
-    const { maxWaiting } = settings.deliver!
-    const counts = await this.counts()
-    const counted = counts.find(({ route, state }) => route === name && state === 'waiting')?.count ?? 0
-    if (counted + (this.#since.get(name) ?? 0) < maxWaiting) return undefined
-    const retryAfterMs = this.#counted!.at + COUNTED - this.#options.clock.now()
-    const detail = `${maxWaiting} requests of this route wait already, its "maxWaiting"`
-    return { status: 503, detail, retryAfterMs: Math.max(1_000, retryAfterMs) }
   }
 
   async ask(method: string, id: string): Promise<DeliveryAnswer> {
@@ -252,12 +243,66 @@ export class StoredDeliveries implements Deliveries {
     if (this.#counted === undefined || now - this.#counted.at > COUNTED) {
       const tables = [...this.#places.values()].map(({ table }) => table.counts())
       this.#counted = { at: now, counts: Promise.all(tables).then(each => each.flat()) }
-      this.#since.clear()
       this.#counted.counts.catch(() => {
         this.#counted = undefined
       })
     }
     return this.#counted.counts
+  }
+}
+
+/**
+ * Whether a route may store more. Counting reads all that waits, so what was accepted here is added to the last count, until that may be
+ * too much. So each other instance may exceed the bound by a sixteenth.
+ */
+class WaitingRoom {
+  readonly #table: DeliveryTable
+  readonly #clock: Clock
+  #counts: ReadonlyMap<string, number> | undefined
+  #countedAt = -Infinity
+  #counting: Promise<void> | undefined
+  /** Accepted here since then, by route. */
+  readonly #since = new Map<string, number>()
+
+  constructor(table: DeliveryTable, clock: Clock) {
+    this.#table = table
+    this.#clock = clock
+  }
+
+  accepted(route: string): void {
+    this.#since.set(route, (this.#since.get(route) ?? 0) + 1)
+  }
+
+  /** What is answered if as many wait as may. @throws if the database does not answer */
+  async fullFor({ name, settings }: Route): Promise<Reply | undefined> {
+    const { maxWaiting } = settings.deliver!
+    const since = this.#since.get(name) ?? 0
+    const isOld = this.#clock.now() - this.#countedAt > COUNTED
+    const isToCount = isOld && (since > RECOUNTED * maxWaiting || this.#waiting(name) >= maxWaiting)
+    if (this.#counts === undefined || isToCount) this.#counting ??= this.#count()
+    // All wait for it, as they are stored in the order of their arrival.
+    await this.#counting
+    if (this.#waiting(name) < maxWaiting) return undefined
+    const retryAfterMs = Math.max(1_000, this.#countedAt + COUNTED - this.#clock.now())
+    return { status: 503, detail: `${maxWaiting} requests of this route wait already, its "maxWaiting"`, retryAfterMs }
+  }
+
+  #waiting(route: string): number {
+    return (this.#counts?.get(route) ?? 0) + (this.#since.get(route) ?? 0)
+  }
+
+  async #count(): Promise<void> {
+    const at = this.#clock.now()
+    try {
+      const counts = await this.#table.counts()
+      this.#counts = new Map(
+        counts.filter(({ state }) => state === 'waiting').map(({ route, count }) => [route, count]),
+      )
+      this.#countedAt = at
+      this.#since.clear()
+    } finally {
+      this.#counting = undefined
+    }
   }
 }
 
