@@ -190,7 +190,8 @@ for (const tls of [false, true]) {
       const client = await reader(t, rig, { tls })
       await upstream.until(({ requests }) => requests === 1)
       await settled(rig)
-      for (let window = 0; window < 2; window += 1) {
+      // On a busy machine the first windows still fill the buffers of the kernel.
+      for (let window = 0; window < 5 && rig.outcomes.length === 0; window += 1) {
         for (let part = 0; part < 2; part += 1) {
           if (!client.socket.destroyed) await read(client, (perWindow * MB) / 2)
           await turns(50)
