@@ -24,8 +24,8 @@ const timesPath = join(root, 'build/test-times.json')
 const args = process.argv.slice(2)
 const wanted = args.filter(arg => !arg.startsWith('--')).map(path => path.replace(/^test\//, ''))
 const mode = args.includes('--all') ? 'rest' : wanted.length > 0 || args.includes('--coverage') ? 'whole' : 'everyday'
-/** Most files wait for sockets part of their time. The long ones are busy, or have real time as their subject. */
-const JOBS = Math.ceil(availableParallelism() * (mode === 'everyday' ? 2 : 1.5))
+/** Most files wait for sockets part of their time. The long ones are busy, and start several processes each. */
+const JOBS = Math.ceil(availableParallelism() * (mode === 'everyday' ? 1.5 : 1))
 
 const under = (path, starts) => starts.some(start => path.startsWith(start))
 const files = readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })

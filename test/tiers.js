@@ -28,7 +28,7 @@ export const SHARED = [
 /** What real time is the subject of: one file at a time, after all others. */
 export const ALONE = [
   ...['pacing/', 'proxy/trace', 'hardening/bounds', 'hardening/held'],
-  ...['instances/clock-steps', 'instances/cluster-failover', 'instances/distance'],
+  ...['instances/adaptive', 'instances/clock-steps', 'instances/cluster-failover', 'instances/distance'],
   ...['instances/hang-ups', 'instances/outage-', 'instances/postgres-rate', 'instances/rate', 'instances/workers.test'],
   'soak/soak',
   'cli/restart',

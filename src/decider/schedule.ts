@@ -64,6 +64,8 @@ function takeSlot(places: readonly BucketPlace[], { at, since, own }: Claim, now
     const place = places[index]!
     const { bucket, length } = place
     if (bucket.at !== now) change(bucket, 0, now)
+    // A quota has no schedule: what waits for another bucket of its stack must not delay other stacks.
+    if (bucket.leasedRoom >= QUOTA_ROOM) continue
     bucket.free = Math.max(bucket.free, index < own ? dateOf(place, at, now - since) : at) + length
   }
 }

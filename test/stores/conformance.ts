@@ -897,6 +897,19 @@ export function conformance(
       for (let times = 0; times < 20; times += 1) t.equal((await claim(store, [quota])).granted, true)
     })
 
+    await test('a slot far ahead in a paced bucket does not delay others that share its quota', async t => {
+      const key = `quota of two stacks ${process.pid}`
+      const quota = bucket(0, 30, {
+        ...{ key, rate: QUOTA_RATE },
+        quota: { from: 0, until: HOUR, end: 1_800_000_000_000 },
+      })
+      const slow = [quota, perSecond(5, 9)]
+      slotOf(await store.claim({ stack: slow, cost: 1, since: 0, ahead: 400 }))
+      const ahead = slotOf(await store.claim({ stack: slow, cost: 1, since: 0, ahead: 400 }))
+      t.ok(ahead > clock.now() + 50, `${ahead - clock.now()} ms ahead`)
+      t.equal((await claim(other, [quota])).granted, true)
+    })
+
     await test('giveBack of a cost', async t => {
       const [a, b] = [bucket(1, 10), bucket(1, 3)]
       await play(t, store, [[[a, b], 3, Infinity, 'admitted', [3, 3]]])

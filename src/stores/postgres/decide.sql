@@ -289,6 +289,8 @@ BEGIN
           rate := ops[f + 1];
           cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
           ends[i] := 'Infinity';
+          -- A quota has no schedule.
+          CONTINUE WHEN leased_rooms[i] >= @QUOTA_ROOM@;
           -- One behind it is not free before. It counts in this one from before.
           frees[i] := greatest(frees[i], CASE WHEN f < first + 7 * ops[last + 3] AND ops[f + 5] = 0
             THEN least(slot, greatest(frees[i], slot - greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@), now - a))
