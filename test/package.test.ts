@@ -45,7 +45,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
 
   await t.test('has the needed files, and nothing else', async t => {
     const allowed =
-      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|deploy\/(README\.md|gate\/[\w.-]+|kubernetes\/[\w-]+\.yaml)|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
+      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|deploy\/(README\.md|gate\/[\w.-]+|kubernetes\/[\w-]+\.yaml)|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|zod\.LICENSE|[\w/-]+(\.js|\.lua|\.sql|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
     t.same(
       paths.filter(path => !allowed.test(path)),
       [],
@@ -55,6 +55,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
       'dist/types/index.d.ts',
       'dist/pacing/pacing-thread.js',
       'dist/stores/redis/scripts/decide.lua',
+      'dist/zod.LICENSE',
       'dist/stores/redis/scripts/decider/leases.lua',
     ]) {
       t.ok(paths.includes(path), path)

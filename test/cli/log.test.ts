@@ -53,7 +53,13 @@ await closeLog()
 // These read what is written, so nothing that blocks this process may run beside them.
 t.test('long: at the end a slow reader gets all lines, as long as it reads', async t => {
   const lengths = Array.from({ length: 40 }, () => 15_000)
-  const args = ['--input-type=module', '-e', LONG_WRITER, `${ROOT}/dist/cli/logging/log.js`, JSON.stringify(lengths)]
+  const args = [
+    '--input-type=module',
+    '-e',
+    LONG_WRITER,
+    `${ROOT}/build/src/cli/logging/log.js`,
+    JSON.stringify(lengths),
+  ]
   const writer = spawn(process.execPath, args, {
     env: { ...process.env, NODE_V8_COVERAGE: '' },
     stdio: ['ignore', 'ignore', 'pipe'],
@@ -72,7 +78,13 @@ t.test('long: a line that is longer than a batch keeps its place', async t => {
   const lengths = [10, 20_000, 2_000, 70_000, 10, 30_000, 30_000, 100, 65_535, 1]
   const file = `${t.testdir()}/log`
   for (const stderr of ['pipe', openSync(file, 'w')] as const) {
-    const args = ['--input-type=module', '-e', LONG_WRITER, `${ROOT}/dist/cli/logging/log.js`, JSON.stringify(lengths)]
+    const args = [
+      '--input-type=module',
+      '-e',
+      LONG_WRITER,
+      `${ROOT}/build/src/cli/logging/log.js`,
+      JSON.stringify(lengths),
+    ]
     const writer = spawn(process.execPath, args, {
       env: { ...process.env, NODE_V8_COVERAGE: '' },
       stdio: ['ignore', 'ignore', stderr],
@@ -187,7 +199,7 @@ t.test('workers share a pipe that is full: none tears its lines', { buffered: tr
   execFileSync('mkfifo', [path])
   const pipe = openSync(path, constants.O_RDWR | constants.O_NONBLOCK)
   t.teardown(() => closeSync(pipe))
-  const args = (name: string) => ['--input-type=module', '-e', WRITER, `${ROOT}/dist/cli/logging/log.js`, name]
+  const args = (name: string) => ['--input-type=module', '-e', WRITER, `${ROOT}/build/src/cli/logging/log.js`, name]
   const env = { ...process.env, NODE_V8_COVERAGE: '' }
   const writers = ['a', 'b'].map(name => spawn(process.execPath, args(name), { env, stdio: ['pipe', 'pipe', pipe] }))
   t.teardown(() => {

@@ -90,11 +90,11 @@ t.test('check prints what start would use as JSON on stdout, and the longest wai
   t.equal(again.stdout, stdout, 'which reads as itself')
 })
 
-/** What a file of dist imports before it runs, and what that imports: files by their path in dist, packages by their name. */
+/** What a file of src imports before it runs, and what that imports, with no types: files by their path in src, packages by their name. */
 function loadedWith(path: string, found = new Set<string>()): Set<string> {
   if (found.has(path)) return found
   found.add(path)
-  const text = readFileSync(`${ROOT}/dist/${path}`, 'utf8')
+  const text = readFileSync(`${ROOT}/build/src/${path}`, 'utf8')
   for (const [, name = ''] of text.matchAll(
     /^(?:import |import \{[^}]*\} from |import \* as \w+ from |import \w+(?:, \{[^}]*\})? from |export [^'";]* from )['"]([^'"]+)['"]/gm,
   )) {

@@ -237,7 +237,7 @@ t.test('closing', async t => {
 
 t.test('closing without a server: nothing keeps the process', async t => {
   const program = `
-    const { createRedisStore } = await import('${ROOT}/dist/stores/redis/store.js')
+    const { createRedisStore } = await import('${ROOT}/build/src/stores/redis/store.js')
     const at = (due, run) => {
       const timer = setTimeout(run, due - performance.now())
       return () => clearTimeout(timer)
