@@ -64,11 +64,15 @@ export interface ClaimAsked {
   readonly perLane: number
   /** How many the owner has of a lane, by its digest in hex. */
   readonly held: ReadonlyMap<string, number>
+  /** What the owner knows to have of this route. Undefined: no claim of it has failed. */
+  readonly known: readonly string[] | undefined
 }
 
 export interface Result {
   readonly id: string
   readonly owner: string
+  /** Before it. So a result that is written again changes nothing. */
+  readonly attempts: number
   readonly state: State
   /** 1: it was sent, or could not be sent. 0: it is given back. */
   readonly tried: 0 | 1
@@ -325,7 +329,7 @@ export class DeliveryTable {
    * @returns them in order, and the lane after which to look next; '': from the first
    */
   claim(asked: ClaimAsked): Promise<{ rows: ClaimedRow[]; next: string }> {
-    const { owner, route, isOrdered, after, most, perLane, held } = asked
+    const { owner, route, isOrdered, after, most, perLane, held, known } = asked
     return this.#together(async client => {
       await client.query(PLANS)
       await client.query('SELECT pg_advisory_xact_lock(hashtext($1), hashtext($2))', ['shaper deliveries', route])
@@ -335,6 +339,12 @@ export class DeliveryTable {
         [owner],
       )
       if (alive.rowCount === 0) return { rows: [], next: '' }
+      // A claim whose commit was not heard of. It had this lock until then.
+      if (known !== undefined)
+        await client.query(
+          'UPDATE shaper_deliveries SET owner = NULL WHERE owner = $1 AND route = $2 AND id <> ALL($3::text[])',
+          [owner, route, known],
+        )
       const lanes = [...held.keys()].map(lane => Buffer.from(lane, 'hex'))
       const { rows } = await client.query<ClaimedRow & { last: Buffer | null; looked: number }>(
         CLAIMS[isOrdered ? 'ordered' : 'any'],
@@ -356,8 +366,8 @@ export class DeliveryTable {
 
   /** Writes results. A delivery that was made counts as made, even if another instance owns it now. Other results count only from the owner. */
   async record(results: readonly Result[]): Promise<void> {
-    const columns = ['id', 'owner', 'state', 'tried', 'delay', 'error', 'answer', 'answerBody'] as const
-    const types = ['text', 'text', 'text', 'int', 'float8', 'text', 'text', 'bytea']
+    const columns = ['id', 'owner', 'attempts', 'state', 'tried', 'delay', 'error', 'answer', 'answerBody'] as const
+    const types = ['text', 'text', 'int', 'text', 'int', 'float8', 'text', 'text', 'bytea']
     await this.#pool.query(
       `UPDATE shaper_deliveries d SET
          state = n.state, attempts = d.attempts + n.tried, due = clock_timestamp() + n.delay * interval '1 ms',
@@ -366,11 +376,11 @@ export class DeliveryTable {
          error = CASE WHEN n.tried = 1 THEN n.error ELSE d.error END, answer = n.answer, answer_body = n.body,
          head = CASE WHEN n.state IN ('done', 'cancelled') THEN '' ELSE d.head END,
          body = CASE WHEN n.state IN ('done', 'cancelled') THEN '' ELSE d.body END
-       FROM (SELECT id, owner, CASE WHEN state = 'waiting' AND (SELECT cancel FROM shaper_deliveries o WHERE o.id = u.id)
+       FROM (SELECT id, owner, attempts, CASE WHEN state = 'waiting' AND (SELECT cancel FROM shaper_deliveries o WHERE o.id = u.id)
            THEN 'cancelled' ELSE state END AS state, tried, delay, error, answer, body
          FROM unnest(${types.map((type, at) => `$${at + 1}::${type}[]`).join(', ')})
-           AS u(id, owner, state, tried, delay, error, answer, body)) n
-       WHERE d.id = n.id AND d.state = 'waiting' AND (d.owner = n.owner OR n.state = 'done')`,
+           AS u(id, owner, attempts, state, tried, delay, error, answer, body)) n
+       WHERE d.id = n.id AND d.state = 'waiting' AND ((d.owner = n.owner AND d.attempts = n.attempts) OR n.state = 'done')`,
       columns.map(column => results.map(result => result[column] ?? null)),
     )
   }

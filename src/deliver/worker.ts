@@ -5,6 +5,10 @@
  * instance owns what it is about to send, as long as it lives: it says so each second, and what it has not said for `LEASE` frees
  * all that it owned. So an attempt whose result was not recorded is made again: at least once.
  *
+ * **Answers that are not heard.** A claim may have been committed although it failed here. The next claim names what the instance knows
+ * to have, and the table gives back the rest. A result names the attempts before it, so one that is written again changes nothing.
+ * All interleavings of two instances and a model of the table are played in test/deliver/interleavings.
+ *
  * **Never two at a time.** An instance that could not say so in time by its own clock, which began before the server's, breaks off
  * and forgets what it owned. It looks at that at each release, too, after a stall. It may only come back under another name.
  *
@@ -21,7 +25,7 @@ import type { Cancel, Clock } from '../core/clock.js'
 import { namedPause } from '../http/quota/pause-rule.js'
 import type { ProxyContext } from '../proxy/context.js'
 import { joinedFields } from '../proxy/http/fields.js'
-import { Attempt, type AttemptEnd, type StoredHead } from './attempt.js'
+import { Attempt, type AttemptEnd, type AttemptOptions, type StoredHead } from './attempt.js'
 import type { DeliveryTable, Result } from './table.js'
 
 /** ms. An instance that has not said for so long that it lives is dead. */
@@ -58,6 +62,8 @@ export interface WorkerOptions {
   readonly random: () => number
   /** ms */
   readonly lease: number
+  /** Default: through the proxy. */
+  readonly attempt?: (options: AttemptOptions) => Pick<Attempt, 'begin' | 'abort'>
   onError(error: Error): void
   /** An attempt has a result. */
   recorded(route: string, result: 'done' | 'retry' | 'dead' | 'cancelled'): void
@@ -72,7 +78,7 @@ interface Job {
   readonly body: Buffer
   readonly attempts: number
   readonly owner: string
-  attempt: Attempt | undefined
+  attempt: Pick<Attempt, 'begin' | 'abort'> | undefined
   isSent: boolean
   isCancelled: boolean
 }
@@ -234,11 +240,17 @@ export class Worker {
     if (ids.length > 0) await table.noteSent(this.#owner, ids).catch(onError)
   }
 
+  /** Deliveries whose results are not in the table, as far as is known. */
+  get unwritten(): ReadonlySet<string> {
+    return new Set(this.#results.map(({ result }) => result.id))
+  }
+
   /** Resolves when it is written. */
-  record(job: Job, result: Omit<Result, 'id' | 'owner'>): Promise<void> {
+  record(job: Job, result: Omit<Result, 'id' | 'owner' | 'attempts'>): Promise<void> {
     this.#notes.delete(job)
     return new Promise(written => {
-      this.#results.push({ result: { id: job.id, owner: job.owner, ...result }, written })
+      const { id, owner, attempts } = job
+      this.#results.push({ result: { id, owner, attempts, ...result }, written })
       void this.#write()
     })
   }
@@ -295,6 +307,10 @@ class RouteQueue {
   #inFlight = 0
   #after = ''
   #looking: 'no' | 'yes' | 'again' = 'no'
+  /** A claim has failed, so the table may say that this instance has more than it knows. */
+  #isUnsure = false
+  /** The table says so of these. */
+  readonly #unwanted = new Set<string>()
   #cancelPoll: Cancel | undefined
   #isLeaving = false
 
@@ -333,13 +349,23 @@ class RouteQueue {
       const held = new Map([...this.#lanes].map(([key, { jobs, queued }]) => [key, jobs.length + queued]))
       const { ordered: isOrdered, maxBody } = this.settings
       const atOnce = Math.max(QUEUED, Math.min(most, 100, Math.floor(MOST_BYTES / 2 / (maxBody + 1))))
-      const asked = { owner, route: this.#name, isOrdered, after: before, most: atOnce, perLane: this.#deepest, held }
+      const known = this.#isUnsure || this.#unwanted.size > 0 ? this.#known() : undefined
+      const room = { most: atOnce, perLane: this.#deepest, held }
+      const asked = { owner, route: this.#name, isOrdered, after: before, known, ...room }
       const { rows, next } = await table.claim(asked)
+      this.#isUnsure = false
+      this.#unwanted.clear()
       this.#after = next
-      found = rows.length
       // It was taken for dead meanwhile, so these are free again.
       if (owner !== this.#worker.owner) return
+      const { unwritten } = this.#worker
       for (const { id, lane, head, body, attempts } of rows) {
+        // Its last result is in the table, but that was not heard of. If it is written again it frees the delivery, so that is done now.
+        if (unwritten.has(id)) {
+          this.#unwanted.add(id)
+          continue
+        }
+        found += 1
         const job: Job = {
           ...{
             id,
@@ -361,6 +387,7 @@ class RouteQueue {
       if (this.#isLeaving) this.leave()
       else for (const lane of [...this.#lanes.values()]) this.#pump(lane)
     } catch (error) {
+      this.#isUnsure = true
       onError(error as Error)
       return
     } finally {
@@ -369,6 +396,12 @@ class RouteQueue {
       // From the first lane again, or on to the lanes that it has not seen.
       if (isAgain || found > 0 || (before !== '' && this.#after === '')) setImmediate(() => this.look())
     }
+  }
+
+  /** What it has, or had until results are written. */
+  #known(): string[] {
+    const unwritten = [...this.#worker.unwritten].filter(id => !this.#unwanted.has(id))
+    return [...this.jobs.keys(), ...unwritten]
   }
 
   #laneOf(key: string): Lane {
@@ -400,8 +433,9 @@ class RouteQueue {
     if (!this.#worker.isAlive) return this.#worker.lose()
     lane.queued += 1
     lane.busy += 1
-    job.attempt = new Attempt({
-      context: this.#worker.options.context,
+    const { context, attempt = (options: AttemptOptions) => new Attempt(options) } = this.#worker.options
+    job.attempt = attempt({
+      context,
       route: this.#name,
       head: job.head,
       body: job.body,
@@ -471,7 +505,7 @@ class RouteQueue {
   }
 
   /** It is not this instance's any more once that is written. */
-  #over(job: Job, result: Omit<Result, 'id' | 'owner'>): void {
+  #over(job: Job, result: Omit<Result, 'id' | 'owner' | 'attempts'>): void {
     const { lane } = job
     this.#drop(job)
     const { state, tried } = result
