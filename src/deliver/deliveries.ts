@@ -42,7 +42,7 @@ const RECOUNTED = 1 / 16
 
 /** Headers that do not apply later, or that are written anew. */
 const DROPPED = new NameSet([
-  ...['prefer', 'expect', 'content-length', 'trailer', 'idempotency-key', 'shaper-ticket', 'http2-settings'],
+  ...['prefer', 'expect', 'trailer', 'shaper-ticket', 'http2-settings'],
   ...['grpc-timeout', 'x-envoy-expected-rq-timeout-ms'],
 ])
 /** Keys that do not tell clients apart. */
@@ -163,6 +163,10 @@ export class StoredDeliveries implements Deliveries {
       const full = await place.room.fullFor(route)
       if (full !== undefined) return full
       row = await place.acceptor.accept(delivery)
+      if (row !== undefined && isForgotten(route.settings.deliver!, row)) {
+        await place.table.remove(row.id)
+        row = await place.acceptor.accept(delivery)
+      }
     } catch (error) {
       this.#options.onError(error as Error)
       return AWAY
@@ -190,7 +194,7 @@ export class StoredDeliveries implements Deliveries {
   async #tell(id: string): Promise<DeliveryAnswer> {
     for (const { table } of this.#places.values()) {
       const row = await table.find(id)
-      if (row === undefined) continue
+      if (row === undefined || isForgotten(this.#settingsOf(row.route)?.deliver, row)) continue
       const expected = this.#expectedIn(row)
       const document = documentOf(row, expected)
       if (row.state !== 'waiting') return documentAnswer(200, document)
@@ -201,9 +205,13 @@ export class StoredDeliveries implements Deliveries {
 
   /** ms until it is sent, if those before it in its lane take the slots of its slowest bucket. */
   #expectedIn({ route, ahead, due, now }: DeliveryRow & { readonly ahead: number }): number {
-    const buckets = this.#context!.routes.find(({ name }) => name === route)?.settings.buckets ?? []
+    const buckets = this.#settingsOf(route)?.buckets ?? []
     const slowest = Math.min(...buckets.map(({ rate }) => rate))
     return Math.max(due - now, slowest > 0 && slowest < Infinity ? ahead / slowest : 0)
+  }
+
+  #settingsOf(route: string): Route['settings'] | undefined {
+    return this.#context!.routes.find(({ name }) => name === route)?.settings
   }
 
   async #cancel(id: string): Promise<DeliveryAnswer> {
@@ -353,6 +361,11 @@ class Acceptor {
   }
 }
 
+/** It is deleted in the next minute. */
+function isForgotten(deliver: DeliverSettings | undefined, { ended, now }: DeliveryRow): boolean {
+  return deliver !== undefined && ended !== null && now - ended > deliver.keep
+}
+
 /** The text of a key: a string of RFC 9651 as the draft demands, or a bare word. Undefined: it is neither. */
 function readKey(field: string): string | undefined {
   if (field.length > LONGEST_KEY + 2) return undefined
@@ -405,10 +418,10 @@ function storedHeaders({ facts, body }: Accepted, key: string): string[] {
     if (isHopByHop(name) || DROPPED.has(name) || connection?.has(name.toLowerCase())) continue
     headers.push(name, rawHeaders[at + 1]!)
   }
-  if (facts.host !== undefined && !headers.some((name, at) => at % 2 === 0 && isNamed(name, 'host')))
-    headers.unshift('Host', facts.host)
-  if (body.length > 0 || facts.contentLength !== undefined) headers.push('Content-Length', String(body.length))
-  headers.push('Idempotency-Key', key)
+  const has = (wanted: string): boolean => headers.some((name, at) => at % 2 === 0 && isNamed(name, wanted))
+  if (facts.host !== undefined && !has('host')) headers.unshift('Host', facts.host)
+  if (body.length > 0 && !has('content-length')) headers.push('Content-Length', String(body.length))
+  if (!has('idempotency-key')) headers.push('Idempotency-Key', key)
   return headers
 }
 

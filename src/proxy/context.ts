@@ -21,6 +21,7 @@ import type { Overrides } from './overrides.js'
 import type { Identity } from './routing/identity.js'
 import type { Claims } from './routing/key.js'
 import type { Route, RoutedRequest } from './routing/route.js'
+import type { Upstream } from './upstream/upstream.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
 /** A request to store, with what its route has found. */
@@ -85,6 +86,8 @@ export interface ProxyContext {
   readonly keyLimits: KeyLimits
   rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
+  /** Those of routes, and former ones that still have requests. */
+  readonly upstreams: Iterable<Upstream>
   /** Undefined: the routes decide where requests go. */
   readonly egress: Egress | undefined
   trust: Trust

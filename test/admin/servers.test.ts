@@ -2,6 +2,7 @@
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
+import { upstreamName } from '../../src/admin/snapshot/troubles.js'
 import { topLines } from '../../src/cli/commands/top.js'
 import { Screen } from '../../src/cli/top/screen.js'
 import { until } from '../servers/redis.js'
@@ -89,10 +90,14 @@ t.test('all are down: key, top and /buckets say so, and name the first', async t
   t.equal(state.routes.api.rejected.reason, `${name} fails`)
 })
 
-t.test('one server is shown as the upstream, not as a list', async t => {
+t.test('a list of one server is shown as a list, and called as its server', async t => {
   const only = await serve(t, (_req, res) => void res.end('ok'))
   const rig = await startAdminRig(t, { upstream: { servers: [only.url] }, ...ROUTE })
   const [upstream] = (await rig.snapshot()).upstreams
   t.equal(upstream!.url, only.url)
-  t.equal(upstream!.servers, undefined)
+  t.same(
+    upstream!.servers!.map(({ url, isUp }) => [url, isUp]),
+    [[only.url, true]],
+  )
+  t.equal(upstreamName(upstream!), only.url)
 })

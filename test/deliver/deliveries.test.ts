@@ -1,10 +1,11 @@
 /** Requests that are accepted now and delivered later, on a real PostgreSQL. */
-import type { IncomingMessage } from 'node:http'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
 import t, { type Test } from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { StoredDeliveries } from '../../src/deliver/deliveries.js'
 import { askOnce, eventually, httpUpstream, type Rig, startRig, turns } from '../proxy/harness.js'
 import { startPostgres } from '../servers/postgres.js'
+import { until } from '../servers/redis.js'
 
 const server = await startPostgres()
 t.teardown(() => server.close())
@@ -15,6 +16,7 @@ interface Got {
   readonly method: string
   readonly url: string
   readonly headers: IncomingMessage['headers']
+  readonly rawHeaders: readonly string[]
   readonly body: string
   readonly at: number
 }
@@ -42,7 +44,14 @@ async function stage(t: Test, options: StageOptions = {}) {
       body += text
     })
     req.on('end', () => {
-      const one = { method: req.method!, url: req.url!, headers: req.headers, body, at: performance.now() }
+      const one = {
+        method: req.method!,
+        url: req.url!,
+        headers: req.headers,
+        rawHeaders: req.rawHeaders,
+        body,
+        at: performance.now(),
+      }
       got.push(one)
       const code = status(one, got.length)
       if (code === undefined) return
@@ -254,6 +263,36 @@ t.test('Retry-After of an answer comes first', async t => {
   t.ok(got[1]!.at - got[0]!.at > 950, `${got[1]!.at - got[0]!.at} ms`)
 })
 
+t.test('Retry-After of a 429 pauses all that goes to the upstream', async t => {
+  const { got, instance } = await stage(t, {
+    status: (_, count) => (count === 1 ? 429 : 200),
+    headers: { 'retry-after': '1' },
+  })
+  const { send, ends } = await instance()
+  const first = locationOf(await send('first'))
+  await eventually(() => got.length === 1)
+  const second = locationOf(await send('second', { 'x-client': 'b' }))
+  for (const location of [first, second]) await ends(location)
+  t.ok(got[1]!.at - got[0]!.at > 950, `${got[1]!.at - got[0]!.at} ms`)
+})
+
+t.test('headers arrive in their order and case', async t => {
+  const { got, instance } = await stage(t)
+  const { base, ends } = await instance()
+  const sent = ['Host', 'a', 'X-Client', 'a', 'content-LENGTH', '2', 'idempotency-key', '"k"', 'X-Last', '1']
+  const location = await new Promise<string>(resolve => {
+    const { port } = new URL(base)
+    const client = httpRequest({ port, method: 'POST', path: '/', headers: sent }, res => {
+      res.resume()
+      resolve(res.headers.location!)
+    })
+    client.end('ok')
+  })
+  await ends(location)
+  const { rawHeaders } = got[0]!
+  t.same(rawHeaders.slice(rawHeaders.indexOf('Host'), rawHeaders.indexOf('X-Last') + 2), sent)
+})
+
 t.test('what waits can be cancelled, what was sent cannot', async t => {
   const { got, instance } = await stage(t, {
     buckets: { client: { key: 'header:x-client', rate: '2/s', capacity: 50 } },
@@ -431,11 +470,21 @@ t.test('an instance whose lease is over lets go, and a stalled one sends nothing
   t.equal(new Set(got.map(({ body }) => body)).size, 6)
 })
 
-t.test('what is finished is deleted after its time', async t => {
-  const { instance } = await stage(t, { deliver: { keep: '1ms' } })
+t.test('what is finished is forgotten after its time, and deleted later', async t => {
+  const { got, instance } = await stage(t, { deliver: { keep: '1s' } })
   const { send, ends, ask } = await instance()
-  const location = locationOf(await send('short'))
+  const keyed = { 'idempotency-key': 'short' }
+  const location = locationOf(await send('short', keyed))
   await ends(location)
+  t.equal((await send('another', keyed)).status, 409)
+  await until('it is forgotten', async () => (await ask(location)).status === 404)
+  const again = await send('another', keyed)
+  t.equal(again.status, 202, 'its key is free again')
+  await ends(locationOf(again))
+  t.same(
+    got.map(({ body }) => body),
+    ['short', 'another'],
+  )
   const { DeliveryTable } = await import('../../src/deliver/table.js')
   const table = new DeliveryTable(server.url)
   t.teardown(() => table.close())

@@ -83,6 +83,16 @@ for (const [where, options] of [
     })
   }
 
+  t.test(`${where}, the first of an idle bucket would not be delayed, the second would`, async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, config(upstream.url), options)
+    for (const wanted of [[], ['try would_delay']]) {
+      t.equal((await askOnce(t, rig, get('/t'))).status, 200)
+      await pass(rig, rig.pacer.now() + 10, 1)
+      t.same(rig.rehearsed, wanted)
+    }
+  })
+
   t.test(`${where}, a dry run of a lower number makes room among dry runs`, async t => {
     const upstream = await httpUpstream(t)
     const all = { key: 'all', rate: '1/m', capacity: 2 }

@@ -231,12 +231,12 @@ export function fillUpstreams(upstreams) {
     nameOf: upstream => upstream.url,
     create,
     fill({ parts }, { url, inFlight, trouble, probeMs, silent, allows, servers = [] }) {
-      put(parts.name, servers.length === 0 ? url : `${servers.length} servers`)
+      put(parts.name, servers.length < 2 ? url : `${servers.length} servers`)
       put(parts.note, `${count(inFlight)} in flight`)
       put(parts.state, (trouble ?? 'ready') + (allows === undefined ? '' : `; allows ${perSecond(allows)}`))
       const isBad = probeMs !== undefined || silent !== undefined
       colour(parts.state, isBad ? 'bad' : trouble === undefined ? 'good' : 'warn')
-      parts.servers.hidden = servers.length === 0
+      parts.servers.hidden = servers.length < 2
       list(parts.servers, servers, { nameOf: server => server.url, create: entry, fill: fillServer })
     },
   })

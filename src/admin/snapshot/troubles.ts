@@ -41,7 +41,9 @@ export function upstreamSnapshot(upstream: Upstream, now: number, usual = 0): Up
     ...(upstream.isDown && { probeMs: upstream.retryAfter }),
     ...(failure && { failure: failureText(failure) }),
     ...(Number.isFinite(allows) && { allows }),
-    ...(servers.length > 1 && { servers: servers.map(each => serverSnapshot(each, clock.now())) }),
+    ...((settings.servers ?? servers.length > 1) && {
+      servers: servers.map(each => serverSnapshot(each, clock.now())),
+    }),
   }
 }
 
@@ -63,19 +65,23 @@ function serverSnapshot({ url, place, breaker, check }: UpstreamServer, now: num
   }
 }
 
-/** How texts call it. With several servers its URL is that of all. */
+/** How texts call it. With a list of servers its URL is that of all. */
 export function upstreamName({ url, servers }: UpstreamSnapshot): string {
-  return servers === undefined ? url : `${servers[0]!.url} (and ${servers.length - 1} more)`
+  if (servers === undefined) return url
+  return servers.length === 1 ? servers[0]!.url : `${servers[0]!.url} (and ${servers.length - 1} more)`
 }
 
 /** Undefined: there is none. Of several it is the worst. */
 export function upstreamTrouble(upstream: UpstreamSnapshot): Trouble | undefined {
-  const { inFlight, maxInFlight, isFull, pausedMs, silent, probeMs, failure, servers } = upstream
+  const { inFlight, maxInFlight, isFull, pausedMs, silent, probeMs, failure, servers = [] } = upstream
   const sent = isFull ? `${inFlight} of ${maxInFlight} in flight` : `${inFlight} in flight`
   if (probeMs !== undefined) {
     const idle = inFlight > 0 ? 'being tried now' : 'tried again with the next request'
     const next = probeMs > 0 ? `tried again in ${durationText(probeMs)}` : idle
-    const causes = [...(servers ? [`all ${servers.length} servers are down`] : []), ...(failure ? [failure] : [])]
+    const causes = [
+      ...(servers.length > 1 ? [`all ${servers.length} servers are down`] : []),
+      ...(failure ? [failure] : []),
+    ]
     return { what: `fails${causes.length === 0 ? '' : `: ${causes.join('; ')}`}`, next }
   }
   if (pausedMs > 0)
@@ -90,7 +96,7 @@ export function upstreamTrouble(upstream: UpstreamSnapshot): Trouble | undefined
 /** Some of its servers are down, and others take their requests. */
 function serversTrouble({ servers = [], probeMs }: UpstreamSnapshot): string[] {
   const down = servers.filter(({ isUp }) => !isUp)
-  if (down.length === 0 || probeMs !== undefined) return []
+  if (down.length === 0 || probeMs !== undefined || servers.length === 1) return []
   const named = down.slice(0, MOST_NAMED).map(({ url, failure = 'its last check passed' }) => `${url} (${failure})`)
   if (down.length > MOST_NAMED) named.push(`${down.length - MOST_NAMED} more`)
   const next = Math.min(...down.map(server => server.probeMs ?? 0))

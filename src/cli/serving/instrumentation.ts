@@ -47,17 +47,18 @@ export function createInstrumentation(settings: Settings, clock: Clock, meter?: 
     waitingPages: () => context?.pageStreams.size ?? 0,
     *servers() {
       const found = new Map<string, ServerState>()
-      for (const { settings, servers } of new Set(context?.routes.map(({ upstream }) => upstream))) {
-        for (const { url, place, breaker, check } of servers) {
+      const used = new Set(context?.routes.map(({ upstream }) => upstream))
+      for (const upstream of context?.upstreams ?? []) {
+        const { settings, servers, leaving } = upstream
+        for (const server of [...servers, ...leaving]) {
+          const { url, place, breaker, check } = server
           const key = JSON.stringify([settings.url, url])
-          const before = found.get(key)
-          const isUp =
-            breaker === undefined && check === undefined ? before?.isUp : place.isUp && before?.isUp !== false
           // Routes to one upstream may have different settings for it.
+          const before = found.get(key)
+          const isJudged = (breaker ?? check) !== undefined && used.has(upstream) && !leaving.includes(server)
+          const isUp = isJudged ? place.isUp && before?.isUp !== false : before?.isUp
           found.set(key, {
-            upstream: settings.url,
-            server: url,
-            isUp,
+            ...{ upstream: settings.url, server: url, isUp },
             inFlight: place.sent + (before?.inFlight ?? 0),
           })
         }

@@ -21,7 +21,7 @@ import type { ServerPlace, Wanted } from '../../core/release/server-set.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import { isAnsweredAtOnce } from '../../http/method.js'
-import { hasStatus } from '../../http/quota/pause-rule.js'
+import { hasStatus, LONGEST_PAUSE } from '../../http/quota/pause-rule.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { DeliveryAnswer, ProxyContext } from '../context.js'
 import { isCoalescable } from '../features/alike.js'
@@ -82,6 +82,8 @@ export const DELIVERIES_PATH = '/.well-known/shaper/deliveries/'
 const NO_GATE: GateSettings = {}
 /** How often a request is sent again that its upstream has not taken: it takes no stream more, or no connection's. */
 const MOST_UNTAKEN = 10
+/** Which answers to stored requests pause their upstream, unless it has `pauseOn`. */
+const DELIVERY_PAUSE = { status: [429], default: 0, max: LONGEST_PAUSE }
 /** Bytes. A longer unread body may hide a hang-up, because the kernel queues the close behind it. */
 const HIDING = 64 * 1024
 const TOO_SLOW: RequestFailure = { detail: 'the client took too little of the answer in 20 s' }
@@ -713,7 +715,9 @@ export class Exchange
   answered(status: number, fields: Fields): (() => void) | undefined {
     const { upstream } = this
     const { quota, settings } = upstream
-    quota?.received(settings, status, fields, settings.learn ? this.#request.reservedTokens : undefined)
+    const heeded =
+      this.#req.stored === undefined ? settings : { ...settings, pauseOn: settings.pauseOn ?? DELIVERY_PAUSE }
+    quota?.received(heeded, status, fields, settings.learn ? this.#request.reservedTokens : undefined)
     const { retry } = settings
     if (retry === undefined || !hasStatus(retry.status, status, fields)) return undefined
     // It would be refused if it came now.

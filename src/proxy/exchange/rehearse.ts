@@ -41,8 +41,10 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
     reject,
     decided(verdict) {
       if (verdict === 'released') pass()
-      else if (verdict instanceof Ticket) context.observer.rehearsed?.(request, 'would_delay', ...slowest)
-      else {
+      else if (verdict instanceof Ticket) {
+        // On an idle bucket of a store it waits for the answer of the store only.
+        if (slowest[0] !== '') context.observer.rehearsed?.(request, 'would_delay', ...slowest)
+      } else {
         reject()
         context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
       }

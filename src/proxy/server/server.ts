@@ -226,6 +226,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       sharing && ((limits, key) => sharing.createBucket(limits, key)),
     ),
     sharing,
+    upstreams,
     learned: new LearnedLimits(),
     overrides: new Overrides({
       clock,

@@ -36,6 +36,8 @@ export class Upstream implements ServerOwner {
   /** All its URLs, or that of the built-in echo upstream. */
   url: string
   servers: readonly UpstreamServer[] = []
+  /** They finish what they have. */
+  readonly #gone = new Set<UpstreamServer>()
   readonly #set = new ServerSet()
   /** Those of servers with `dns`. */
   #names: readonly FollowedName[] = []
@@ -299,6 +301,11 @@ export class Upstream implements ServerOwner {
     return serversOf(this.settings, this.url).some(({ url }) => others.some(each => each.url === url))
   }
 
+  /** Servers that are gone and still have requests. */
+  get leaving(): readonly UpstreamServer[] {
+    return [...this.#gone].filter(({ place }) => place.sent > 0)
+  }
+
   /** Its servers change. One that is gone finishes what it has. */
   change(settings: UpstreamSettings): void {
     this.settings = settings
@@ -335,7 +342,11 @@ export class Upstream implements ServerOwner {
         return known
       })
     this.#set.replace(this.servers.map(({ place }) => place))
-    for (const gone of former.values()) gone.retire()
+    for (const server of this.#gone) if (server.place.sent === 0) this.#gone.delete(server)
+    for (const server of former.values()) {
+      server.retire()
+      this.#gone.add(server)
+    }
   }
 
   /** Each address of its name is a server. Without any there is one that is down. */

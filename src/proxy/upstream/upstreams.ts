@@ -13,6 +13,7 @@ import { listensTo, UpstreamQuota } from './upstream-quota.js'
 interface Prepared {
   /** By the `routeKey` of their route. */
   readonly byRoute: ReadonlyMap<string, Upstream>
+  readonly delivering: ReadonlySet<Upstream>
   /** Those whose servers change. */
   readonly changed: ReadonlyMap<Upstream, UpstreamSettings>
   /** The new contents of the files of `tls` that changed. */
@@ -28,6 +29,8 @@ export class Upstreams {
   readonly #options: UpstreamsOptions
   readonly #retired = new Set<Upstream>()
   #byRoute: ReadonlyMap<string, Upstream> = new Map()
+  /** Those of routes with `deliver`. */
+  #delivering: ReadonlySet<Upstream> = new Set()
   #echo: Promise<Echo> | undefined
 
   constructor(options: UpstreamsOptions) {
@@ -35,7 +38,7 @@ export class Upstreams {
   }
 
   /** Finds or creates the upstreams for these routes. Changes nothing in use. @throws if a file of `tls` is bad */
-  async prepare(routes: readonly Pick<RouteSettings, 'name' | 'origin' | 'upstream'>[]): Promise<Prepared> {
+  async prepare(routes: readonly Pick<RouteSettings, 'name' | 'origin' | 'upstream' | 'deliver'>[]): Promise<Prepared> {
     const { names } = this.#options
     names.forgetUnused()
     await Promise.all(
@@ -44,6 +47,7 @@ export class Upstreams {
     const known = new Map([...this.#byRoute.values()].map(upstream => [JSON.stringify(upstream.settings), upstream]))
     const byRoute = new Map<string, Upstream>()
     const byKey = new Map<string, Upstream>()
+    const delivering = new Set<Upstream>()
     const renewed = new Map<Upstream, TlsFiles>()
     const changed = new Map<Upstream, UpstreamSettings>()
     const stays = new Set(routes.map(({ upstream }) => JSON.stringify(upstream)))
@@ -68,18 +72,20 @@ export class Upstreams {
       }
       byKey.set(key, upstream)
       byRoute.set(routeKey(route), upstream)
+      if (route.deliver !== undefined) delivering.add(upstream)
     }
-    return { byRoute, changed, renewed }
+    return { byRoute, delivering, changed, renewed }
   }
 
   /** Replaces the current upstreams with prepared ones. After it wake the gates. */
-  commit({ byRoute, changed, renewed }: Prepared): void {
+  commit({ byRoute, delivering, changed, renewed }: Prepared): void {
     for (const [upstream, settings] of changed) upstream.change(settings)
     for (const [upstream, files] of renewed) upstream.renew(files)
     this.#handGatesOn(byRoute)
     const used = new Set(byRoute.values())
     for (const upstream of this.#byRoute.values()) if (!used.has(upstream)) this.#retired.add(upstream)
     this.#byRoute = byRoute
+    this.#delivering = delivering
     for (const upstream of used) {
       this.#retired.delete(upstream)
       upstream.onUnused = undefined
@@ -142,7 +148,8 @@ export class Upstreams {
     const quotas = new Map(all.flatMap(each => (each.quota === undefined ? [] : [[nameOf(each), each.quota] as const])))
     for (const each of all) {
       const name = nameOf(each)
-      if (listensTo(each.settings) && !quotas.has(name)) quotas.set(name, new UpstreamQuota(name))
+      const listens = listensTo(each.settings) || this.#delivering.has(each)
+      if (listens && !quotas.has(name)) quotas.set(name, new UpstreamQuota(name))
     }
     for (const upstream of all) {
       upstream.quota = quotas.get(nameOf(upstream))
