@@ -5,6 +5,7 @@ import t, { type Test } from 'tap'
 import { upstreamName } from '../../src/admin/snapshot/troubles.js'
 import { topLines } from '../../src/cli/commands/top.js'
 import { Screen } from '../../src/cli/top/screen.js'
+import { parseConfig } from '../../src/config/load.js'
 import { until } from '../servers/redis.js'
 import { type AdminRig, startAdminRig } from './rig.js'
 
@@ -47,7 +48,7 @@ t.test('each server: in /buckets, in the metrics, and in top', async t => {
 
   const told = JSON.parse(await (await rig.get('/buckets')).text())
   t.match(told.troubles, [
-    /^1 of 3 servers is down: \S+ \(the upstream refused the connection .*\); tried again in 4\d/,
+    /^1 of 3 servers is down: \S+ \(the upstream refused the connection .*\); tried again in (?:4\d|50)/,
   ])
   const lines = topLines(told, undefined)
   t.match(lines[0], /^1 of 3 servers is down/)
@@ -56,7 +57,7 @@ t.test('each server: in /buckets, in the metrics, and in top', async t => {
   const drawn = screen.draw({ columns: 160, rows: 40 }).join('\n')
   t.match(drawn, /server +state +in flight +weight +role +next try +why/)
   t.match(drawn, new RegExp(`${busy.url} +up +3/8 +3`))
-  t.match(drawn, new RegExp(`${dead.url} +down +0 +1 +4\\d(?:\\.\\d)? s +the upstream refused`))
+  t.match(drawn, new RegExp(`${dead.url} +down +0 +1 +(?:4\\d(?:\\.\\d)?|50) s +the upstream refused`))
   t.match(drawn, new RegExp(`${spare.url} +up +0 +1 +backup`))
   for (const answer of held) answer()
   for (const answer of answers) t.equal((await answer).status, 200)
@@ -100,4 +101,23 @@ t.test('a list of one server is shown as a list, and called as its server', asyn
     [[only.url, true]],
   )
   t.equal(upstreamName(upstream!), only.url)
+})
+
+t.test('a server that a reload takes away counts until its last answer', async t => {
+  const held: (() => void)[] = []
+  const gone = await serve(t, (_req, res) => held.push(() => res.end('ok')))
+  const stays = await serve(t, (_req, res) => void res.end('ok'))
+  const config = (...servers: string[]) => ({ upstream: { servers }, ...ROUTE })
+  const rig = await startAdminRig(t, config(gone.url, stays.url))
+  const answers = [1, 2, 3].map(() => fetch(`${rig.proxy.url}/`))
+  await until('one has them', () => held.length > 0)
+  await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(stays.url) })))
+  const inFlight = async () => {
+    const lines = (await (await rig.get('/metrics')).text()).split('\n')
+    return lines.filter(line => line.startsWith('shaper_upstream_in_flight{') && line.includes(`server="${gone.url}"`))
+  }
+  t.match((await inFlight())[0], new RegExp(` ${held.length}$`))
+  for (const answer of held) answer()
+  for (const answer of answers) t.equal((await answer).status, 200)
+  t.same(await inFlight(), [])
 })
