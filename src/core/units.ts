@@ -74,10 +74,11 @@ export function formatRate(perMs: number): string {
   return `${rounded(perMs * UNIT_MS[unit])}/${unit}`
 }
 
-/** Writes a duration in ms as the configuration does: 1800 -> `"1.8s"`. For people: `durationText`. */
+/** Writes a duration in ms as a configuration does: 1800 -> `"1.8s"`, and `"60s"`, `"90m"`, `"1h"`. For people: `durationText`. */
 export function formatDuration(ms: number): string {
   if (ms < 1_000) return `${rounded(ms)}ms`
-  const unit = (['d', 'h', 'm'] as const).find(name => ms >= 2 * UNIT_MS[name]) ?? 's'
+  const unit =
+    (['d', 'h', 'm'] as const).find(name => ms >= (name === 'h' && ms % UNIT_MS.h === 0 ? 1 : 2) * UNIT_MS[name]) ?? 's'
   return `${rounded(ms / UNIT_MS[unit])}${unit}`
 }
 

@@ -114,7 +114,7 @@ t.test('the effective configuration in the words of the file', async t => {
       connectionsPerClient: 512,
       headersTimeout: '10s',
       keepAliveTimeout: '75s',
-      tunnelIdleTimeout: '60m',
+      tunnelIdleTimeout: '1h',
       bodyTimeout: '10s',
       minBodyRate: 240,
       bufferMemory: 67_108_864,

@@ -111,8 +111,9 @@ t.test('learning from an upstream', async t => {
   t.match(two(['a'], ['b'])[0], /^routes\[0\].upstream.learn: the routes to this upstream together may exceed/)
   const retry = { upstream: { url: 'echo:', retry: { status: [503] } } }
   t.same(ofBucket({}, retry), [])
-  t.same(ofBucket({}, { ...retry, mode: 'meter' }), [
-    'routes[0].upstream.retry: has no effect in mode "meter", where there is no queue to go back to; use mode "shape"',
+  t.same(ofBucket({}, { ...retry, mode: 'meter' }), [])
+  t.same(lines({ upstream: retry.upstream, routes: [{ mode: 'off' }] }), [
+    'routes[0].upstream.retry: has no effect in mode "off", where nothing limits it; use mode "shape" or "meter"',
   ])
 })
 

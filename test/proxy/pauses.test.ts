@@ -477,3 +477,39 @@ t.test('a resource of an upstream that has nothing left pauses its own routes on
   t.same(pauses(), [24_000, 24_000, 0])
   t.equal((await askOnce(t, rig, get('/repos'))).status, 200)
 })
+
+t.test('in meter a retry has to be admitted again, else the answer stands', async t => {
+  const failing = () =>
+    scripted(
+      t,
+      Array.from({ length: 20 }, () => [503] as [number]),
+    )
+  const ask = async (mode: string, more: object = {}) => {
+    const upstream = await failing()
+    const rig = await startRig(t, {
+      upstream: { url: upstream.url, retry: { status: [503], max: 3 }, ...more },
+      buckets: { all: { key: 'all', rate: '1/m', capacity: 3 } },
+      routes: [{ name: 'api', mode }],
+    })
+    const { status } = await askOnce(t, rig, get())
+    t.equal(status, 503)
+    t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
+    return upstream.requests.length
+  }
+  t.equal(await ask('meter'), 3, 'as many as the bucket admits')
+  t.equal(await ask('meter', { maxInFlight: 1 }), 3)
+  t.equal(await ask('off'), 1)
+})
+
+t.test('in meter a retry that an answer pauses stands', async t => {
+  const upstream = await scripted(t, [[503, { 'Retry-After': '2' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [503], max: 3 } },
+    buckets: TEN,
+    routes: [{ name: 'api', mode: 'meter' }],
+  })
+  t.equal((await askOnce(t, rig, get())).status, 503)
+  t.equal(upstream.requests.length, 1)
+  t.equal((await askOnce(t, rig, get())).status, 503, 'shaper answers during the pause')
+  t.equal(upstream.requests.length, 1)
+})

@@ -203,8 +203,8 @@ function idleInFlight(routes: readonly RouteSettings[]): Warning[] {
 }
 
 function idleRetry({ mode, upstream }: RouteSettings): string[] {
-  if (upstream.retry === undefined || mode === 'shape') return []
-  return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
+  if (upstream.retry === undefined || mode !== 'off') return []
+  return ['has no effect in mode "off", where nothing limits it; use mode "shape" or "meter"']
 }
 
 /** Several clients or routes together may exceed a learnt rate, although each keeps to it. */

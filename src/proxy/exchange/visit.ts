@@ -370,14 +370,18 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
   }
 
   /**
-   * Puts the request back at the head of its lane after the upstream refused it with this status.
+   * Puts the request back at the head of its lane after the upstream refused it with this status. In `meter` it passes again at once.
    *
-   * @returns undefined if it has no lane, or could not be sent again in time. Else a function: call it when the
+   * @returns undefined if it is not admitted again, or could not be sent again in time. Else a function: call it when the
    *   refusing answer is over. Until then the request stays in flight
    */
   goBack(status: number): (() => void) | undefined {
-    const { shaper, observer } = this.#context
-    const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
+    const { shaper, observer, clock } = this.#context
+    if (this.#route.settings.mode === 'meter') {
+      const isPaused = this.#route.lane.gate.pausedFor(clock.now()) > 0
+      return isPaused || !this.#passAgain(status) ? undefined : () => undefined
+    }
+    const stack = this.#presentStack()
     if (stack === undefined) return undefined
     const before = this.arrival
     const arrival = { ...before, stack }
