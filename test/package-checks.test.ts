@@ -59,7 +59,7 @@ t.test('packed', { timeout: 120_000 }, async t => {
   await t.test('the core has the library only, and its manifest is that of the root', async t => {
     const { paths } = packages['leaky-shaper-core']!
     const allowed =
-      /^(LICENSE|README\.md|package\.json|dist\/index\.(mjs|cjs)|dist\/types\/(package\.json|index\.d\.mts|index\.d\.ts))$/
+      /^(LICENSE|README\.md|package\.json|dist\/(index\.mjs|index\.cjs|bundlers\.mjs)|dist\/types\/(package\.json|index\.d\.mts|index\.d\.ts))$/
     t.same(
       paths.filter(path => !allowed.test(path)),
       [],
