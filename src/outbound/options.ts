@@ -163,6 +163,16 @@ export type RetryRule = (error: unknown, attempt: number) => number | string | f
 export interface OneLimit extends Omit<BucketOptions, 'key'> {
   /** Several limits have this in place of `rate`, `capacity` and `burst`. */
   readonly buckets?: undefined
+  /** A count by the calendar has this in place of `rate` and `burst`. */
+  readonly quota?: undefined
+}
+
+/** One quota for each key. */
+export interface OneQuota extends Omit<QuotaBucketOptions, 'key'> {
+  /** A quota has none. */
+  readonly burst?: undefined
+  /** Several limits have this in its place. */
+  readonly buckets?: undefined
 }
 
 /** Several limits for each key. */
@@ -177,6 +187,8 @@ export interface SeveralLimits<Name extends string = string> {
   readonly capacity?: undefined
   /** As `rate`. */
   readonly burst?: undefined
+  /** As `rate`. */
+  readonly quota?: undefined
 }
 
 /** Options that last. */
@@ -196,8 +208,11 @@ export interface LastingOptions<Name extends string = string> extends Bounds {
   readonly clock?: Clock
 }
 
-/** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
-export type ShaperOptions<Name extends string = string> = LastingOptions<Name> & (OneLimit | SeveralLimits<Name>)
+/** The limits of each key. */
+export type KeyOptions<Name extends string = string> = OneLimit | OneQuota | SeveralLimits<Name>
+
+/** One limit for each key: `rate` and `capacity`, or `quota`. Or several `buckets`: a call waits until all of them let it pass. */
+export type ShaperOptions<Name extends string = string> = LastingOptions<Name> & KeyOptions<Name>
 
 /** A limit after reading: cost units per ms, and cost units. */
 interface LimitSettings extends Pick<BucketLimits, 'name' | 'rate' | 'capacity' | 'burst'> {
@@ -494,6 +509,7 @@ const lasting = {
 
 const shaper = {
   ...changedBucket,
+  quota: optional(quota),
   buckets: optional(record(named, members(bucket, noBucket), noBuckets)),
   ...bounds,
   ...lasting,
@@ -551,8 +567,9 @@ const request = {
 /** Reports a missing limit even if other options are wrong. */
 function withRate<T>(reader: OptionReader<T>): OptionReader<T> {
   return (input, path, problems) => {
-    const { rate, buckets } = input as Partial<ShaperOptions>
-    if (rate === undefined && buckets === undefined) problems.push('rate: missing; use e.g. "5/s", "6/30s"')
+    const { rate, quota, buckets } = input as Partial<ShaperOptions>
+    if (rate === undefined && quota === undefined && buckets === undefined)
+      problems.push('rate: missing; use e.g. "5/s", "6/30s"')
     return reader(input, path, problems)
   }
 }
@@ -605,15 +622,16 @@ function changesOf({ buckets = {}, ...single }: GivenLimits, known: KnownBuckets
     throw new RangeError(`${first}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`)
   if (!areNamed && Object.keys(buckets).length > 0)
     throw new RangeError('buckets: there is only one bucket; use e.g. { rate: "5/s" }')
-  for (const [name, { capacity, ...others }] of Object.entries(buckets)) {
-    if (!names.includes(name)) throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
+  const changed = areNamed ? buckets : { [ONLY]: only as (typeof buckets)[string] }
+  for (const [name, { capacity, ...others }] of Object.entries(changed)) {
+    const path = areNamed ? `buckets.${name}.` : ''
+    if (areNamed && !names.includes(name))
+      throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
     const [idle] = quotas.includes(name) ? Object.keys(others) : []
-    if (idle !== undefined)
-      throw new RangeError(`buckets.${name}.${idle}: has no effect on a quota; use capacity, its limit`)
-    checkCapacity(capacity, { isShared, path: `buckets.${name}.` })
+    if (idle !== undefined) throw new RangeError(`${path}${idle}: has no effect on a quota; use capacity, its limit`)
+    checkCapacity(capacity, { isShared, path })
   }
-  checkCapacity(single.capacity, { isShared })
-  return areNamed ? buckets : { [ONLY]: only }
+  return changed
 }
 
 /** @returns what reads the limits of a key. It throws a RangeError or TypeError */
@@ -664,10 +682,10 @@ export function readShapeOptions<Options>(options: object): {
 const UNBOUND: InFlight = { most: Infinity, by: 'calls' }
 
 function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): ShaperSettings {
-  const { rate, capacity, burst, buckets, retry, clock, store, credentials, limits, ...rest } = options
+  const { rate, quota, capacity, burst, buckets, retry, clock, store, credentials, limits, ...rest } = options
   const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
   const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
-  const single = [rate, capacity, burst].some(given => given !== undefined)
+  const single = [rate, quota, capacity, burst].some(given => given !== undefined)
   if (buckets !== undefined && single) throw new RangeError('buckets: give either buckets or rate, capacity and burst')
   if (buckets !== undefined && Object.keys(buckets).length === 0)
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
@@ -679,14 +697,19 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
     throw new RangeError(
       'limits: the shaper has credentials, and its calls no keys; use credentials[0].rate and the like',
     )
-  const all = Object.entries(
-    buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
-  )
+  const only = {
+    ...(rate && { rate }),
+    ...(quota && { quota }),
+    ...(capacity && { capacity }),
+    ...(burst && { burst }),
+  }
+  const all = Object.entries(buckets ?? { [ONLY]: only })
   const read = all.flatMap(([name, given]: [string, ObjectOf<typeof bucket>]): LimitSettings[] => {
     const { quota, rate, capacity, burst, key } = given
-    if (quota !== undefined) return countedBy(name, { ...given, quota })
-    if (rate === undefined) throw new RangeError(`buckets.${name}.rate: missing; use e.g. "5/s", "6/30s", or quota`)
-    checkCapacity(capacity ?? Infinity, { isShared, path: buckets === undefined ? '' : `buckets.${name}.` })
+    const path = areNamed ? `buckets.${name}.` : ''
+    if (quota !== undefined) return countedBy(name, { ...given, quota }, path)
+    if (rate === undefined) throw new RangeError(`${path}rate: missing; use e.g. "5/s", "6/30s", or quota`)
+    checkCapacity(capacity ?? Infinity, { isShared, path })
     const bursts = burst !== undefined && { burst }
     return [{ name, rate, capacity: capacity ?? Infinity, ...bursts, isCommon: key === 'all' }]
   })
@@ -706,12 +729,13 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
 function countedBy(
   name: string,
   given: ObjectOf<typeof bucket> & { readonly quota: NonNullable<ObjectOf<typeof bucket>['quota']> },
+  path: string,
 ): LimitSettings[] {
   const { limit, per, timeZone = 'UTC', spread = false } = given.quota
   const idle = (['rate', 'burst', ...(spread ? [] : ['capacity' as const])] as const).find(
     each => given[each] !== undefined,
   )
-  if (idle !== undefined) throw new RangeError(`buckets.${name}.${idle}: has no effect beside quota; remove it`)
+  if (idle !== undefined) throw new RangeError(`${path}${idle}: has no effect beside quota; remove it`)
   const isCommon = given.key === 'all'
   const counts = { per, timeZone, spread }
   const counted = { name, rate: QUOTA_RATE, capacity: limit, isCommon, counts }

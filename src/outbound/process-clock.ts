@@ -3,6 +3,7 @@
  * process alive. `stayAlive` does, with an interval of its own. And a clock for tests.
  */
 import { performance } from 'node:perf_hooks'
+import { quote } from '../config/messages.js'
 import { type Cancel, type Clock, createVirtualClock } from '../core/clock.js'
 import { createPreciseClock } from '../pacing/precise.js'
 import { readMs } from './calls/call-options.js'
@@ -65,17 +66,22 @@ const { setImmediate: realSetImmediate } = globalThis
 /**
  * Creates a clock for tests: the option `clock` of `createShaper`, `shape` and `LeakyBucket`.
  *
+ * @param options `date`: the date at its beginning, for quotas, e.g. `'2026-11-30T23:59:00Z'`. Default: now
+ * @throws RangeError if that is no date
  * @example
  * const clock = createTestClock()
  * const shaper = createShaper({ rate: '1/s', clock })
  * await clock.advance('10s')
  */
-export function createTestClock(): TestClock {
+export function createTestClock({ date = Date.now() }: { readonly date?: string | number | Date } = {}): TestClock {
   const clock = createVirtualClock()
+  const start = new Date(date).getTime()
+  if (Number.isNaN(start)) throw new RangeError(`date: ${quote(date)} is no date; use e.g. "2026-11-30T23:59:00Z"`)
   const settled = (): Promise<void> => new Promise(resolve => realSetImmediate(resolve))
   return {
     now: clock.now,
     at: clock.at,
+    wallNow: () => start + clock.now(),
     async advance(time) {
       const until = clock.now() + readMs('time', time)
       if (until === Infinity) throw new RangeError('time: Infinity has no end; use e.g. "10s", or a number of ms')

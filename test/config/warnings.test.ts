@@ -117,6 +117,14 @@ t.test('learning from an upstream', async t => {
   ])
 })
 
+t.test('a longest pause between attempts below the first one', async t => {
+  const deliver = { url: 'postgres://127.0.0.1/shaper', backoff: '10s' }
+  t.same(ofBucket({}, { deliver }), [])
+  t.same(ofBucket({}, { deliver: { ...deliver, maxBackoff: '5s' } }), [
+    'routes[0].deliver.maxBackoff: is below backoff (10s), so that has no effect; raise it to 10s at least, or lower backoff',
+  ])
+})
+
 t.test('no room for a queue', async t => {
   const line = (room: string, least: number) =>
     `buckets.a.capacity: ${room} only, so there is no queue at all; raise it to at least ${least}, better to the burst that you expect`

@@ -1,7 +1,7 @@
 /** Quotas of the library, on a virtual clock with a calendar. */
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper, OverflowError } from '../../src/index.js'
+import { createShaper, createTestClock, OverflowError } from '../../src/index.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 function calendar(time: string) {
@@ -68,6 +68,24 @@ t.test('what is left of a quota that is spread leaves evenly until the day is ov
   for (const [at, time] of today.entries()) t.ok(Math.abs(time - 120_000 * at) <= 10_000, `${at} at ${time} ms`)
   for (let hours = 0; hours < 24; hours += 1) clock.runUntil(clock.now() + 3_600_000)
   await Promise.all(waiting)
+})
+
+t.test('one quota in place of a rate', async t => {
+  const clock = createTestClock({ date: '2026-11-30T23:59:00Z' })
+  const shaper = createShaper({ quota: { limit: 2, per: 'month' }, clock })
+  for (const key of ['a', 'a', 'b']) t.equal(await shaper.run(key, async () => 'done'), 'done')
+  const refused = await shaper.run('a', async () => 'done').catch((error: unknown) => error)
+  t.match(refused, { name: 'OverflowError', retryAfterMs: 60_001 })
+  await clock.advance('60s')
+  t.equal(await shaper.run('a', async () => 'done'), 'done')
+  shaper.update({ capacity: 1 })
+  t.throws(() => shaper.update({ rate: '1/s' }), {
+    message: /^rate: has no effect on a quota; use capacity, its limit/,
+  })
+  t.throws(() => createShaper({ quota: { limit: 2, per: 'month' }, rate: '1/s' } as never), {
+    message: 'rate: has no effect beside quota; remove it',
+  })
+  await shaper.drain()
 })
 
 t.test('what is wrong with a quota is told', async t => {

@@ -1,6 +1,6 @@
 /** Warnings about single routes. */
 
-import { durationText } from '../../core/units.js'
+import { durationText, formatDuration } from '../../core/units.js'
 import { windowOf } from '../../decider/costs.js'
 import {
   createPathMatcher,
@@ -33,6 +33,7 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...idleCoalesce(route, settings).map(message => ({ path: ['routes', index, 'coalesce'], message })),
       ...idleAppointments(route).map(message => ({ path: ['routes', index, 'appointments'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
+      ...lowBackoff(route).map(message => ({ path: ['routes', index, 'deliver', 'maxBackoff'], message })),
       ...unsharedLearning(route, destined).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
       ...idleBucketCosts(route).map(({ at, message }) => ({
@@ -205,6 +206,12 @@ function idleInFlight(routes: readonly RouteSettings[]): Warning[] {
 function idleRetry({ mode, upstream }: RouteSettings): string[] {
   if (upstream.retry === undefined || mode !== 'off') return []
   return ['has no effect in mode "off", where nothing limits it; use mode "shape" or "meter"']
+}
+
+function lowBackoff({ deliver }: RouteSettings): string[] {
+  if (deliver === undefined || deliver.maxBackoff >= deliver.backoff) return []
+  const least = formatDuration(deliver.backoff)
+  return [`is below backoff (${least}), so that has no effect; raise it to ${least} at least, or lower backoff`]
 }
 
 /** Several clients or routes together may exceed a learnt rate, although each keeps to it. */

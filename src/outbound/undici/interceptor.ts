@@ -6,11 +6,10 @@ import { checkKey, readCost } from '../calls/call-options.js'
 import {
   type CostAfter,
   type CostOf,
+  type KeyOptions,
   type LastingOptions,
-  type OneLimit,
   type RequestSettings,
   readShapeOptions,
-  type SeveralLimits,
 } from '../options.js'
 import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
@@ -64,7 +63,7 @@ interface RequestOptions<Name extends string = string> extends Omit<LastingOptio
 }
 
 /** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
-export type ShapeOptions<Name extends string = string> = RequestOptions<Name> & (OneLimit | SeveralLimits<Name>)
+export type ShapeOptions<Name extends string = string> = RequestOptions<Name> & KeyOptions<Name>
 /** The methods that handlers of undici 7 and 8 share. Those of undici 6 have none of them. */
 type AnyHandler = Pick<Dispatcher.DispatchHandler, 'onRequestStart' | 'onResponseStart' | 'onResponseEnd'>
 
