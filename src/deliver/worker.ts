@@ -26,7 +26,7 @@ import { namedPause } from '../http/quota/pause-rule.js'
 import type { ProxyContext } from '../proxy/context.js'
 import { joinedFields } from '../proxy/http/fields.js'
 import { Attempt, type AttemptEnd, type AttemptOptions, type StoredHead } from './attempt.js'
-import type { DeliveryTable, Result } from './table.js'
+import type { ClaimedRow, DeliveryTable, Result } from './table.js'
 
 /** ms. An instance that has not said for so long that it lives is dead. */
 export const LEASE = 10_000
@@ -105,6 +105,7 @@ export class Worker {
   #results: { readonly result: Result; readonly written: () => void }[] = []
   #isWriting = false
   #notes = new Set<Job>()
+  #areNotesDue = false
   #timers = new Map<'beat' | 'end' | 'note' | 'prune' | 'again', Cancel>()
   #isClosed = false
 
@@ -230,11 +231,16 @@ export class Worker {
 
   noteSent(job: Job): void {
     this.#notes.add(job)
-    if (!this.#timers.has('note')) this.#at('note', NOTE, () => void this.#tellSent())
+    if (this.#timers.has('note')) return
+    this.#at('note', NOTE, () => {
+      this.#areNotesDue = true
+      void this.#write()
+    })
   }
 
   async #tellSent(): Promise<void> {
     const { table, onError } = this.#options
+    this.#areNotesDue = false
     const ids = [...this.#notes].map(({ id }) => id)
     this.#notes.clear()
     if (ids.length > 0) await table.noteSent(this.#owner, ids).catch(onError)
@@ -255,6 +261,7 @@ export class Worker {
     })
   }
 
+  /** One statement at a time: two that change some of the same rows could wait for each other. */
   async #write(): Promise<void> {
     if (this.#isWriting) return
     this.#isWriting = true
@@ -262,9 +269,10 @@ export class Worker {
     try {
       // Those of one tick go together.
       await undefined
-      while (this.#results.length > 0) {
+      while (this.#results.length > 0 || this.#areNotesDue) {
+        if (this.#areNotesDue) await this.#tellSent()
         const some = this.#results.slice(0, RESULTS)
-        await table.record(some.map(({ result }) => result))
+        if (some.length > 0) await table.record(some.map(({ result }) => result))
         this.#results.splice(0, some.length)
         for (const { written } of some) written()
       }
@@ -358,32 +366,7 @@ class RouteQueue {
       this.#after = next
       // It was taken for dead meanwhile, so these are free again.
       if (owner !== this.#worker.owner) return
-      const { unwritten } = this.#worker
-      for (const { id, lane, head, body, attempts } of rows) {
-        // Its last result is in the table, but that was not heard of. If it is written again it frees the delivery, so that is done now.
-        if (unwritten.has(id)) {
-          this.#unwanted.add(id)
-          continue
-        }
-        found += 1
-        const job: Job = {
-          ...{
-            id,
-            place: this.#places++,
-            body,
-            attempts,
-            owner,
-            attempt: undefined,
-            isSent: false,
-            isCancelled: false,
-          },
-          lane: this.#laneOf(lane.toString('hex')),
-          head: JSON.parse(head),
-        }
-        this.jobs.set(id, job)
-        this.#bytes += body.length
-        job.lane.jobs.push(job)
-      }
+      found = this.#enter(rows, owner)
       if (this.#isLeaving) this.leave()
       else for (const lane of [...this.#lanes.values()]) this.#pump(lane)
     } catch (error) {
@@ -396,6 +379,30 @@ class RouteQueue {
       // From the first lane again, or on to the lanes that it has not seen.
       if (isAgain || found > 0 || (before !== '' && this.#after === '')) setImmediate(() => this.look())
     }
+  }
+
+  /** @returns how many of them are this instance's to send */
+  #enter(rows: readonly ClaimedRow[], owner: string): number {
+    const { unwritten } = this.#worker
+    const broken = new Set<string>()
+    for (const { id, lane, head, body, attempts } of rows) {
+      const key = lane.toString('hex')
+      // Its last result is in the table, but that was not heard of. If it is written again it frees the delivery, so that is done now,
+      // and with those behind it.
+      if (unwritten.has(id)) broken.add(key)
+      if (broken.has(key)) {
+        this.#unwanted.add(id)
+        continue
+      }
+      const place = this.#places
+      this.#places += 1
+      const fresh = { attempt: undefined, isSent: false, isCancelled: false }
+      const job: Job = { id, place, body, attempts, owner, ...fresh, lane: this.#laneOf(key), head: JSON.parse(head) }
+      this.jobs.set(id, job)
+      this.#bytes += body.length
+      job.lane.jobs.push(job)
+    }
+    return rows.length - this.#unwanted.size
   }
 
   /** What it has, or had until results are written. */
