@@ -232,7 +232,7 @@ async function serveDeliveries(
     return only(['GET', 'HEAD'], method, res, async () => {
       const deliveries = await source.deliveries({ verb: 'list', state })
       if (deliveries === undefined) sendProblem(res, 404, NO_DELIVERIES)
-      else sendJson(res, 200, { deliveries })
+      else sendJson(res, 200, { counts: await source.deliveries({ verb: 'count' }), deliveries })
     })
   }
   if (rest.length > 0 || (verb !== undefined && verb !== 'retry'))

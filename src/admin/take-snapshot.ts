@@ -161,8 +161,9 @@ function routeSnapshots(
   const known = byName(routes).map((route): RouteSnapshot => {
     const { name, settings } = route
     const patience = patienceSnapshot(route, all.route(name), now)
-    const { mode, dryRun } = settings
-    return listed.addRoute(route, { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) })
+    const { mode, dryRun, deliver } = settings
+    const more = { ...(deliver && { delivers: true as const }), ...(patience && { patience }) }
+    return listed.addRoute(route, { name, mode, dryRun, ...countsOf(name), ...more })
   })
   // Requests without a route are listed, too.
   return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known

@@ -238,6 +238,7 @@ export class StoredDeliveries implements Deliveries {
       const lists = await Promise.all(tables.map(table => table.list(state === undefined ? STATES : [state], LISTED)))
       return lists.flat().map(listed)
     }
+    if (order.verb === 'count') return this.counts()
     const { verb, id } = order
     if (verb === 'show')
       return (await Promise.all(tables.map(table => table.find(id)))).flatMap(row => (row ? listed(row) : []))

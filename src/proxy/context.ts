@@ -39,6 +39,8 @@ export type DeliveryAnswer =
 
 export type DeliveryOrder =
   | { readonly verb: 'list'; readonly state: string | undefined }
+  /** How many wait and how many are dead, of each route. */
+  | { readonly verb: 'count' }
   /** `show`: lists the one. `retry`: sends a dead letter again. `remove`: deletes what is finished, and cancels what waits. */
   | { readonly verb: 'show' | 'retry' | 'remove'; readonly id: string }
 

@@ -504,3 +504,37 @@ function contrast(a: string, b: string): number {
   const [low, high] = [light(a), light(b)].sort((x, y) => x - y)
   return (high! + 0.05) / (low! + 0.05)
 }
+
+t.test('deliveries: how many wait, and dead letters are sent again or deleted', async t => {
+  const server = await serveDashboard(t)
+  const dead = { id: 'A'.repeat(22), route: 'hooks', state: 'dead', attempts: 8 }
+  server.answers.set('GET /deliveries?state=dead', {
+    counts: [
+      { route: 'hooks', state: 'waiting', count: 1_200, age: 90_000 },
+      { route: 'hooks', state: 'dead', count: 1, age: 5_000 },
+    ],
+    deliveries: [{ ...dead, error: { title: 'failed', detail: 'the upstream answered 500' } }],
+  })
+  server.answers.set(`POST /deliveries/${dead.id}/retry`, { id: dead.id })
+  server.greeting = () => [quiet(Date.now(), { routes: [route({ name: 'hooks', delivers: true })] })]
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#deliveries-count', '1.2k waiting, 1 dead')
+  t.match(await text(page, '#deliveries tbody'), /hooks.*1\.2k.*1\.5 min.*1/s)
+  t.match(await text(page, '#dead tbody'), /A{22}.*hooks.*8.*the upstream answered 500/s)
+  await page.getByRole('button', { name: `Retry ${dead.id}` }).click()
+  await says(page, '#toast', `${dead.id} is sent again`)
+  await page.getByRole('button', { name: `Delete ${dead.id}` }).click()
+  t.ok(server.asked.includes(`POST /deliveries/${dead.id}/retry`))
+  await says(page, '#toast', `${dead.id} is deleted`)
+  t.ok(server.asked.includes(`DELETE /deliveries/${dead.id}`))
+  t.same(faults, [])
+})
+
+t.test('without such a route there is no card of deliveries, and nobody asks', async t => {
+  const server = await serveDashboard(t)
+  server.greeting = () => [quiet(Date.now())]
+  const { page } = await openPage(t, browser, server.url)
+  await says(page, '#status', 'Live')
+  t.equal(await page.locator('#deliveries-card').isVisible(), false)
+  t.notOk(server.asked.some(line => line.includes('deliveries')))
+})

@@ -114,6 +114,8 @@ t.test('operators list, retry and delete, and metrics count', async t => {
   while ((await list()).length === 0) await sleep(20)
   const [dead] = await list()
   t.match(dead, { route: name, state: 'dead', error: { status: 500 } })
+  const { counts } = (await (await fetch(`${base}/deliveries`)).json()) as { counts: object[] }
+  t.ok(Array.isArray(counts), 'for the dashboard')
   t.equal((await fetch(`${base}/deliveries?state=odd`)).status, 400)
   const ask = (...args: string[]) => shaperHere(['deliveries', ...args, '--admin', base])
   t.match((await ask('list', '--state', 'dead')).stdout, new RegExp(`${dead!.id} +${name} +dead +2 .*answered 500`))

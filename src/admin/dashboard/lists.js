@@ -50,11 +50,11 @@ function keyButton({ key, name }) {
   return button
 }
 
-/** `textOf` is the first cell of a row, `cellsOf` the others. With `finish` the first is a button. */
-function fillTable(id, labels, items, { nameOf, textOf, cellsOf, finish }) {
+/** `textOf` is the first cell of a row, `cellsOf` the others. With `finish` the first is a button, unless `isText`. */
+export function fillTable(id, labels, items, { nameOf, textOf, cellsOf, finish, isText = false }) {
   const create = () => {
     const parts = rowOf('key', labels)
-    parts.row.parts = finish === undefined ? parts : { ...parts, button: keyButton(parts) }
+    parts.row.parts = finish === undefined || isText ? parts : { ...parts, button: keyButton(parts) }
     return parts.row
   }
   const fill = ({ parts }, item) => {
@@ -297,7 +297,7 @@ export function askReset(bucket, key) {
   byId('reset').showModal()
 }
 
-function toast(text) {
+export function toast(text) {
   put(byId('toast'), text)
   clearTimeout(timer)
   timer = setTimeout(() => put(byId('toast'), ''), SHOWN)

@@ -1,5 +1,6 @@
 /** The dashboard: receives snapshots and shows them. */
 import { showHour } from './charts.js'
+import { fillDeliveries } from './deliveries.js'
 import { fillChooser, fillFocus, fillNotice, WINDOW } from './focus.js'
 import { byId, colour, count, duration, list, make, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
@@ -173,6 +174,7 @@ function render() {
   showHour(name)
   fillRoutes(snapshot.routes)
   fillUpstreams(upstreams)
+  void fillDeliveries(snapshot.routes)
   fillDryRun(snapshot.dryRun, askKey)
   void askOverrides()
   const isShut = ({ pausedMs, probeMs }) => pausedMs > 0 || probeMs !== undefined

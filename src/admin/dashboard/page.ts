@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { policyHash } from '../../http/policy-hash.js'
 
 /** The modules of the script, each after those that it imports. */
-const MODULES = ['format', 'history', 'stream', 'charts', 'stage', 'focus', 'lists', 'main']
+const MODULES = ['format', 'history', 'stream', 'charts', 'stage', 'focus', 'lists', 'deliveries', 'main']
 let page: ReturnType<typeof build> | undefined
 
 export function dashboardPage() {

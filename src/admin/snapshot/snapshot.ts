@@ -167,6 +167,8 @@ export interface RouteSnapshot {
   readonly name: string
   readonly mode: 'shape' | 'meter' | 'off'
   readonly dryRun: boolean
+  /** It stores requests. Absent: it does not. */
+  readonly delivers?: true
   readonly queued: number
   readonly outcomes: Readonly<Record<Outcome, number>>
   /** How many of the forwarded were not sent: they got the answer to another one. Absent: none. */
