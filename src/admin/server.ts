@@ -232,6 +232,7 @@ async function serveDeliveries(
     return only(['GET', 'HEAD'], method, res, async () => {
       const deliveries = await source.deliveries({ verb: 'list', state })
       if (deliveries === undefined) sendProblem(res, 404, NO_DELIVERIES)
+      else if (!params.has('counts')) sendJson(res, 200, { deliveries })
       else sendJson(res, 200, { counts: await source.deliveries({ verb: 'count' }), deliveries })
     })
   }

@@ -508,7 +508,7 @@ function contrast(a: string, b: string): number {
 t.test('deliveries: how many wait, and dead letters are sent again or deleted', async t => {
   const server = await serveDashboard(t)
   const dead = { id: 'A'.repeat(22), route: 'hooks', state: 'dead', attempts: 8 }
-  server.answers.set('GET /deliveries?state=dead', {
+  server.answers.set('GET /deliveries?state=dead&counts', {
     counts: [
       { route: 'hooks', state: 'waiting', count: 1_200, age: 90_000 },
       { route: 'hooks', state: 'dead', count: 1, age: 5_000 },

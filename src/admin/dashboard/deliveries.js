@@ -14,7 +14,7 @@ export async function fillDeliveries(routes) {
   if (!areUsed || performance.now() - askedAt < EVERY) return
   askedAt = performance.now()
   try {
-    const answer = await ask('deliveries?state=dead')
+    const answer = await ask('deliveries?state=dead&counts')
     if (answer.ok) show(await answer.json())
   } catch {
     // Asked again later.
