@@ -51,12 +51,21 @@ export interface AdmissionOptions extends EngineOptions {
   readonly share?: (shaper: Shaper, lanes: ReadyLanes) => Shared
 }
 
+export interface Mover {
+  /** The room of a newcomer is known that was asked for before. Undefined: it does not wait. */
+  entered(ticket: Ticket | undefined): void
+}
+
 const TOO_MANY_WAITING: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
 export class Shaper {
   /** The most that may wait. A newcomer takes the place of the newest of the client that has most, if that has more than its own. */
   maxQueued: number
   readonly engine: Engine
+  /** Who moves what waits here to another process (proxy/succession/departing.ts). */
+  mover: Mover | undefined
+  /** Newcomers whose room is being asked for. */
+  asking = 0
   #room: RoomSource | undefined
   #bookings = 0
 
@@ -83,32 +92,41 @@ export class Shaper {
   /** Decides on an arrival in the mode of its route, at once or once its room is known. After `released` it has a place in its gate. */
   arrive(arrival: Arrival, callbacks: AdmissionCallbacks, mode: Mode, maxWait: number): void {
     const room = this.#room
-    if (room === undefined || arrival.stack.length === 0)
-      return this.#decided(callbacks, mode === 'shape' ? this.admit(arrival, callbacks, maxWait) : this.meter(arrival))
+    if (room === undefined || arrival.stack.length === 0) {
+      this.#decided(callbacks, mode === 'shape' ? this.admit(arrival, callbacks, maxWait) : this.meter(arrival))
+      return
+    }
     const newcomer = { arrival, mode, maxWait, arrivedAt: this.engine.now }
-    room.reserve(newcomer, reserved => this.#enter(newcomer, callbacks, reserved))
+    this.asking += 1
+    room.reserve(newcomer, reserved => {
+      this.asking -= 1
+      const verdict = this.#enter(newcomer, callbacks, reserved)
+      this.mover?.entered(verdict instanceof Ticket ? verdict : undefined)
+    })
   }
 
-  #decided(callbacks: AdmissionCallbacks, verdict: Verdict): void {
+  #decided(callbacks: AdmissionCallbacks, verdict: Verdict): Verdict {
     callbacks.decided(verdict)
     // It has left already, and is called now that it knows its ticket.
     if (verdict instanceof Ticket && verdict.slot !== undefined) this.wake()
+    return verdict
   }
 
-  #enter(newcomer: RoomRequest, callbacks: AdmissionCallbacks, reserved: Reserved): void {
+  #enter(newcomer: RoomRequest, callbacks: AdmissionCallbacks, reserved: Reserved): Verdict {
     const { arrival, mode, maxWait, arrivedAt } = newcomer
     if (reserved === 'here')
       return this.#decided(
         callbacks,
         mode === 'shape' ? this.admit(arrival, callbacks, maxWait, arrivedAt) : this.meter(arrival),
       )
-    if (reserved === 'past') return callbacks.decided(this.#passBuckets(newcomer, callbacks))
-    if (reserved === 'released' || 'reason' in reserved) return callbacks.decided(reserved)
+    if (reserved === 'past') return this.#decided(callbacks, this.#passBuckets(newcomer, callbacks))
+    if (reserved === 'released' || 'reason' in reserved) return this.#decided(callbacks, reserved)
     const verdict = mode === 'shape' ? this.lineUpIn(reserved, newcomer, callbacks) : this.#passMetered(arrival)
     if (verdict === 'released' || verdict instanceof Ticket) promiseKept(arrival, this.engine.now)
     else reserved.giveBack()
     callbacks.decided(verdict)
     if (mode === 'shape') this.wake()
+    return verdict
   }
 
   /**
@@ -418,7 +436,8 @@ export class Shaper {
 
   #passMetered(arrival: Arrival): 'released' | Rejection {
     const { gate } = arrival.route
-    const shut = shutOut(gate, this.engine.now) ?? placeless(arrival)
+    // Its mover has shut it for those that wait.
+    const shut = (this.mover === undefined ? shutOut(gate, this.engine.now) : undefined) ?? placeless(arrival)
     if (shut === undefined) this.engine.enter(gate, arrival.stack)
     return shut ?? 'released'
   }

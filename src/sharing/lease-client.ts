@@ -44,6 +44,7 @@ export class Leases {
   /** What waits for the answer to a report, by bucket. */
   readonly #reports = new Map<StoredBucket, (() => void)[]>()
   readonly #plans = new Set<() => void>()
+  #isRetired = false
   #isClosed = false
 
   constructor({ store, clock }: { store: Store; clock: Clock }, lessor: Lessor) {
@@ -100,6 +101,16 @@ export class Leases {
     if (bucket.lease?.ending === false && !this.#reports.has(bucket)) this.#report(bucket)
   }
 
+  /** All leases end with their next reports, those of these buckets at once: others use the slots. */
+  retire(buckets: Iterable<StoredBucket>): void {
+    this.#isRetired = true
+    for (const bucket of buckets) this.renew(bucket)
+  }
+
+  resume(): void {
+    this.#isRetired = false
+  }
+
   /** A request has come to a bucket. If there is no slot for it though little waits, the bucket is reported at once. */
   arrived(bucket: StoredBucket): void {
     const { lease } = bucket
@@ -149,7 +160,9 @@ export class Leases {
       : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone =
-      (demand.length === 0 && !lease.isAsked) || (couldClaim && lease.grantsClaims(reach + 2 * LEAVES_SOON))
+      this.#isRetired ||
+      (demand.length === 0 && !lease.isAsked) ||
+      (couldClaim && lease.grantsClaims(reach + 2 * LEAVES_SOON))
     const late = this.#store.latenessOf?.(bucket.ref) ?? 0
     const arrivals = this.#arrivalsOf(bucket, demand, lead)
     const { capacity } = bucket.limits
@@ -171,6 +184,7 @@ export class Leases {
         this.#reports.delete(bucket)
         bucket.shard.answered(now)
         if (bucket.lease === lease) this.#answered(bucket, answer, now)
+        if (this.#isRetired) this.renew(bucket)
         for (const deal of waiting) deal()
         wake()
       },

@@ -451,8 +451,18 @@ export class StoreSlots implements SlotSource {
     this.leases.close()
   }
 
+  /** The last slots first: the store has a slot again only if it is the last. */
   recall(gate: Gate): void {
-    this.#giveBackAll(({ lane }) => lane.route.gate === gate)
+    const grants = [...this.#grants.all()].filter(({ lane }) => lane.route.gate === gate)
+    for (const grant of grants.sort((one, other) => other.at - one.at)) this.#giveBackGrant(grant)
+  }
+
+  retire(buckets: Iterable<SharedBucket>): void {
+    this.leases.retire(buckets as Iterable<StoredBucket>)
+  }
+
+  resume(): void {
+    this.leases.resume()
   }
 
   giveBack(ticket: Ticket): void {

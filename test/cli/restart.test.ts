@@ -8,6 +8,7 @@ import t from 'tap'
 import { Agent, request } from 'undici'
 import { eventually } from '../proxy/harness.js'
 import { freePort } from '../servers/free-port.js'
+import { startPostgres } from '../servers/postgres.js'
 import { startRedis } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
@@ -216,19 +217,30 @@ t.test(
   },
 )
 
-for (const workers of [[], ['--workers', '2']])
-  t.test(`a Unix socket stays where it is over two restarts (${workers.join(' ') || 'one process'})`, async t => {
-    const folder = mkdtempSync('/tmp/shaper-')
-    t.teardown(() => rmSync(folder, { recursive: true }))
-    const found = await scene(t, { listen: `unix:${folder}/http` }, ...workers)
-    const dispatcher = new Agent({ connect: { socketPath: `${folder}/http` } })
-    t.teardown(() => dispatcher.close())
-    for (let at = 0; at < 3; at += 1) {
-      if (at > 0) t.equal((await restart(found)).code, 0)
-      t.equal((await request('http://a/', { dispatcher, reset: true })).statusCode, 200)
-    }
-    t.same(readdirSync(folder), ['http'], 'and nothing beside it')
-  })
+for (const { workers, restarts } of [
+  { workers: [], restarts: 1 },
+  { workers: [], restarts: 2 },
+  { workers: ['--workers', '2'], restarts: 2 },
+])
+  t.test(
+    `Unix sockets stay where they are over ${restarts} restarts and go with the last process (${workers.join(' ') || 'one process'})`,
+    async t => {
+      const folder = mkdtempSync('/tmp/shaper-')
+      t.teardown(() => rmSync(folder, { recursive: true }))
+      const admin = `unix:${folder}/admin`
+      const { command } = await scene(t, { listen: `unix:${folder}/http`, admin: { listen: admin } }, ...workers)
+      const dispatcher = new Agent({ connect: { socketPath: `${folder}/http` } })
+      t.teardown(() => dispatcher.close())
+      for (let at = 0; at <= restarts; at += 1) {
+        if (at > 0) t.equal((await shaper(['restart', '--admin', admin]).finished).code, 0)
+        t.equal((await request('http://a/', { dispatcher, reset: true })).statusCode, 200)
+      }
+      t.same(readdirSync(folder).sort(), ['admin', 'http'], 'and nothing beside them')
+      command.child.kill('SIGTERM')
+      t.equal((await command.finished).code, 0)
+      t.same(readdirSync(folder), [])
+    },
+  )
 
 for (const workers of [[], ['--workers', '2']])
   t.test(
@@ -243,6 +255,43 @@ for (const workers of [[], ['--workers', '2']])
         for (const url of urls) t.equal((await request(url, { reset: true })).statusCode, 200)
         t.equal((await request(`${admin}/readyz`, { reset: true })).statusCode, 200)
       }
+    },
+  )
+
+/** Requests of one key after the other, each on a connection of its own. Paths are numbered from here. */
+async function askInTurn({ url }: Scene, from: number, count: number): Promise<Promise<number>[]> {
+  const answers: Promise<number>[] = []
+  for (let at = from; at < from + count; at += 1) {
+    const answer = request(`${url}/${at}`, { headers: { 'x-k': 'a' }, reset: true, headersTimeout: 60_000 })
+    answers.push(answer.then(({ statusCode, body }) => body.dump().then(() => statusCode)))
+    await new Promise(resolve => setTimeout(resolve, 2))
+  }
+  return answers
+}
+
+for (const { type, open, restarts, first } of [
+  { type: 'redis', open: startRedis, restarts: 2, first: 240 },
+  { type: 'postgres', open: startPostgres, restarts: 1, first: 160 },
+])
+  t.test(
+    `${type}: who waits for a key leaves in the order of arrival over ${restarts} restarts`,
+    { timeout: 180_000 },
+    async t => {
+      const server = await open()
+      t.teardown(() => ('stop' in server ? server.stop() : server.close()))
+      const found = await scene(t, {
+        store: { type, url: server.url },
+        buckets: { each: { key: 'header:x-k', rate: `${RATE}/s`, capacity: 1_000 } },
+      })
+      const answers = await askInTurn(found, 0, first)
+      for (let done = 0; done < restarts; done += 1) {
+        t.equal((await restart(found)).code, 0)
+        t.ok(answers.length - found.paths.length > 50, 'many wait')
+        answers.push(...(await askInTurn(found, answers.length, 40)))
+      }
+      areServed(t, found, await Promise.all(answers))
+      const order = found.paths.map(path => Number(path.slice(1)))
+      t.same(order, [...order.keys()])
     },
   )
 

@@ -1,8 +1,8 @@
 /**
  * Restarts without losing who waits (contract 15.6). The process starts its successor from disk and hands over, in this order:
- * the sockets that it listens on, the levels of its buckets, and its queues (proxy/succession/departing.ts). With workers the queues
- * stay in them, and what they ask of their store goes to that of the successor (stores/workers/primary.ts). The successor listens
- * on the same sockets then, and this process ends with its last answer.
+ * the sockets that it listens on, the levels of its buckets unless a store has them, and its queues
+ * (proxy/succession/departing.ts). With workers the queues stay in them, and what they ask of their store goes to that of the
+ * successor (stores/workers/primary.ts). The successor listens on the same sockets then, and this process ends with its last answer.
  *
  * Up to the handover a successor that fails leaves this process as it was. One that ends later, before this process has, gives it
  * back its queues, or its store.
@@ -86,10 +86,9 @@ export function estateOf(proxy: RunningProxy): Estate {
   return {
     sockets: servers.map(handleOf),
     handOver({ send }) {
-      if (context.sharing !== undefined) return undefined
       const handed = proxy.handOver({ send: order => send({ verb: 'order', order }), machine: MACHINE })
-      // Nothing passes here any more.
-      sendLevels(ownLevels(context), send)
+      // Nothing passes here any more. A store has its own levels.
+      if (context.sharing === undefined) sendLevels(ownLevels(context), send)
       return handed
     },
   }

@@ -63,7 +63,7 @@ export interface RunningProxy {
   readonly context: ProxyContext
   /** One for each `listen`. */
   readonly servers: readonly Server[]
-  /** A successor decides from now on (succession/departing.ts). Not with a store. @returns hears what it says, and when it is gone */
+  /** A successor decides from now on (succession/departing.ts). @returns hears what it says, and when it is gone */
   handOver(link: Link): { readonly complete: Promise<void>; told(news: GuestNews): void; end(): void }
   /**
    * Stops accepting and lets queued and running requests finish for up to `timeout` ms, and those that clients have sent by now on
@@ -364,7 +364,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.shaper.engine.recall()
       const departing = new DepartingShaper(context.shaper, context.routes, pacer, link)
       context.shaper = departing
-      link.send({ verb: 'key', key: context.tickets.made })
+      if (sharing === undefined) link.send({ verb: 'key', key: context.tickets.made })
       return {
         complete: departing.complete,
         told: news => departing.told(news),

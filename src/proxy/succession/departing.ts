@@ -8,15 +8,20 @@
  * has given out is in the levels. Guests go over in batches, the first to come first, so the successor releases the first while the
  * last are still described. New requests go over behind them.
  *
+ * With a store the levels are there, and the room of those that wait is counted there. So only the queues go over. This process
+ * gives back its slots and leases at once, and the successor claims anew, in the order of arrival. A newcomer about whose room the
+ * store is being asked goes over with the answer.
+ *
  * If the successor ends while guests wait, this process takes them in again, in order, at the levels of the handover.
  */
 
-import type { Mode } from '../../core/admission/room-source.js'
+import type { Mode, RoomSource } from '../../core/admission/room-source.js'
 import type { Clock } from '../../core/clock.js'
-import { KeyedBucket } from '../../core/instances.js'
+import type { KeyedBucket } from '../../core/instances.js'
 import { type Gate, type Rejection, type SharedBucket, Ticket, type Waiter } from '../../core/queue/lane.js'
 import { lanesOf, openLane } from '../../core/queue/tree.js'
-import { type AdmissionCallbacks, type Arrival, Shaper, type Verdict } from '../../core/shaper.js'
+import { type AdmissionCallbacks, type Arrival, type Mover, Shaper, type Verdict } from '../../core/shaper.js'
+import { StoredBucket } from '../../sharing/stored-bucket.js'
 import type { Route } from '../routing/route.js'
 
 /** Moments are in ms of the machine's clock. */
@@ -35,6 +40,8 @@ export interface Guest {
   readonly patience?: number | undefined
   readonly arrivedAt: number
   readonly due: number
+  /** A store counts its cost. */
+  readonly counted?: boolean | undefined
 }
 
 /** Of a process to its successor. */
@@ -74,7 +81,7 @@ interface Asked {
   readonly maxWait: number
 }
 
-export class DepartingShaper extends Shaper {
+export class DepartingShaper extends Shaper implements Mover {
   readonly #former: Shaper
   readonly #clock: Clock
   readonly #link: Link
@@ -91,6 +98,7 @@ export class DepartingShaper extends Shaper {
   /** Those that are still in the former queues. */
   #toGo: Ticket[] = []
   #goneOver = 0
+  #isComplete = false
   readonly #shut: Gate[] = []
   #next: NodeJS.Immediate | undefined
   #resolve: () => void = () => undefined
@@ -101,44 +109,59 @@ export class DepartingShaper extends Shaper {
 
   /** Takes over all that waits on these routes. Nothing is to be armed. */
   constructor(former: Shaper, routes: readonly Pick<Route, 'name' | 'lane'>[], clock: Clock, link: Link) {
-    super({ clock, maxQueued: former.maxQueued })
+    const { source: slots } = former.engine
+    // What has passed here may still cost more or less. The store is told.
+    super({ clock, maxQueued: former.maxQueued, ...(slots && { share: () => ({ slots, room: NO_ROOM }) }) })
     this.#former = former
+    former.mover = this
     this.#clock = clock
     this.#link = link
     const now = clock.now()
     for (const { name: route, lane } of routes) {
       const { gate } = lane
       if (this.#sentBefore.has(gate)) continue
-      this.#sentBefore.set(gate, { route, count: gate.inFlight })
-      link.send({ verb: 'gate', route, inFlight: gate.inFlight, pausedFor: gate.pausedFor(now) })
-      for (const lane of lanesOf(gate)) this.#toGo.push(...lane.tickets)
-      if (gate.blocked) continue
-      former.engine.block(gate)
-      this.#shut.push(gate)
+      if (!gate.blocked) {
+        former.engine.block(gate)
+        this.#shut.push(gate)
+      }
+      const lanes = lanesOf(gate)
+      // Claims have places, too.
+      const inFlight = lanes.reduce((left, { claims }) => left - claims, gate.inFlight)
+      this.#sentBefore.set(gate, { route, count: inFlight })
+      link.send({ verb: 'gate', route, inFlight, pausedFor: gate.pausedFor(now) })
+      for (const { claiming, tickets } of lanes) this.#toGo.push(...(claiming ?? []), ...tickets)
     }
     this.#toGo.sort((a, b) => a.arrivedAt - b.arrivedAt)
+    slots?.retire(new Set(this.#toGo.flatMap(({ stack }) => stack)))
     this.#next = setImmediate(() => this.#goOver())
+  }
+
+  /** Of the former shaper. */
+  entered(ticket: Ticket | undefined): void {
+    if (ticket !== undefined) this.#toGo.push(ticket)
+    if (!this.#isComplete) this.#next ??= setImmediate(() => this.#goOver())
   }
 
   #goOver(): void {
     const guests: Guest[] = []
     for (const ticket of this.#toGo.slice(this.#goneOver, this.#goneOver + BATCH)) {
-      const { client, shadow, lane } = ticket
+      const { client, shadow, lane, list } = ticket
       // It has left its queue if it has expired, or was given up.
-      if (ticket.list !== lane.tickets) continue
+      if (list === undefined || list === lane.aside) continue
       // First: an empty lane has no weight.
       if (!shadow)
         guests.push(this.#guestOf(this.#await(ticket), ticket, typeof client === 'object' ? client.client : client))
       this.#former.engine.withdraw(ticket)
     }
-    this.#goneOver += BATCH
+    this.#goneOver = Math.min(this.#goneOver + BATCH, this.#toGo.length)
     this.#link.send({ verb: 'guests', guests })
+    this.#next = undefined
     if (this.#goneOver < this.#toGo.length) this.#next = setImmediate(() => this.#goOver())
-    else this.#allGone()
+    else if (this.#former.asking === 0) this.#allGone()
   }
 
   #allGone(): void {
-    this.#next = undefined
+    this.#isComplete = true
     for (const gate of this.#shut) this.#former.engine.unblock(gate)
     for (const [id, asked] of this.#asked) this.#sendAsked(id, asked)
     this.#resolve()
@@ -153,7 +176,7 @@ export class DepartingShaper extends Shaper {
     const asked = { callbacks, arrival, mode, arrivedAt: now, maxWait }
     this.#asked.set(id, asked)
     // Behind those that came before it.
-    if (this.#next === undefined) this.#sendAsked(id, asked)
+    if (this.#isComplete) this.#sendAsked(id, asked)
   }
 
   #sendAsked(id: number, { arrival, mode, arrivedAt, maxWait }: Asked): void {
@@ -162,7 +185,7 @@ export class DepartingShaper extends Shaper {
   }
 
   override requeue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
-    const ticket = ticketOf(arrival, waiter, arrivedAt)
+    const ticket = this.#ticketOf(arrival, waiter, arrivedAt)
     ticket.due = arrivedAt + maxWait
     const id = this.#await(ticket)
     this.#link.send({ verb: 'guests', guests: [this.#guestOf(id, ticket, arrival.client)] })
@@ -173,7 +196,7 @@ export class DepartingShaper extends Shaper {
     this.leaveQuietly(arrival.route.gate, arrival.stack, waiter)
     if (passed !== undefined) this.giveBack(passed)
     arrival.route.gate.unprobe()
-    return ticketOf(arrival, waiter, arrivedAt)
+    return this.#ticketOf(arrival, waiter, arrivedAt)
   }
 
   override comeBack(ticket: Ticket, due: number): void {
@@ -252,6 +275,8 @@ export class DepartingShaper extends Shaper {
   end(): Shaper {
     const former = this.#former
     clearImmediate(this.#next)
+    former.mover = undefined
+    former.engine.source?.resume()
     const here = this.#toGo.slice(this.#goneOver).filter(ticket => former.engine.withdraw(ticket))
     const tickets = [...this.#waiting.values(), ...here].sort((a, b) => a.arrivedAt - b.arrivedAt)
     this.#waiting.clear()
@@ -262,7 +287,7 @@ export class DepartingShaper extends Shaper {
     for (const { arrival, callbacks, mode, maxWait } of this.#asked.values())
       former.arrive(arrival, callbacks, mode, maxWait)
     this.#asked.clear()
-    if (this.#next === undefined) former.wake()
+    if (this.#isComplete) former.wake()
     else this.#allGone()
     return former
   }
@@ -273,7 +298,9 @@ export class DepartingShaper extends Shaper {
       this.#pass(news.id, callbacks, arrival.route.gate, arrival.stack)
       verdict = 'released'
     } else if (news.verb === 'queued') {
-      verdict = ticketOf(arrival, callbacks, arrivedAt)
+      verdict = this.#ticketOf(arrival, callbacks, arrivedAt)
+      // The store has room for it.
+      if (this.#former.engine.releaseModeOf(arrival.stack) === 'claimed') verdict.counted = true
       verdict.due = arrivedAt + maxWait
       this.#waiting.set(news.id, verdict)
       this.#ids.set(verdict, news.id)
@@ -288,6 +315,15 @@ export class DepartingShaper extends Shaper {
     const ids = this.#passed.get(waiter)
     if (ids === undefined) this.#passed.set(waiter, [id])
     else ids.push(id)
+  }
+
+  #ticketOf(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
+    const { cost, costs } = arrival
+    const lane = openLane(arrival)
+    const { source } = this.#former.engine
+    const ticket = source?.createTicket(lane, cost, arrivedAt, waiter) ?? new Ticket(lane, cost, arrivedAt, waiter)
+    ticket.costs = costs
+    return ticket
   }
 
   #nextId(): number {
@@ -308,10 +344,10 @@ export class DepartingShaper extends Shaper {
   }
 
   #guestOf(id: number, ticket: Ticket, client: string | undefined): Guest {
-    const { lane, cost, costs, arrivedAt, due } = ticket
+    const { lane, cost, costs, arrivedAt, due, counted } = ticket
     const { route, stack, weight, priority } = lane
     const arrival = { route, stack, cost, costs, weight, priority, ...(client !== undefined && { client }) }
-    return this.#describe(id, arrival, { arrivedAt, due })
+    return { ...this.#describe(id, arrival, { arrivedAt, due }), ...(counted && { counted }) }
   }
 
   #describe(
@@ -338,18 +374,15 @@ export class DepartingShaper extends Shaper {
   }
 }
 
+/** Each newcomer is the successor's. */
+const NO_ROOM: RoomSource = { reserve: () => undefined, promise: (_, alone) => alone(1) }
+
 /** Guests in one message: less than a ms of work. */
 const BATCH = 20
 
-function ticketOf(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
-  const ticket = new Ticket(openLane(arrival), arrival.cost, arrivedAt, waiter)
-  ticket.costs = arrival.costs
-  return ticket
-}
-
 function keyOf(bucket: SharedBucket): string {
-  if (!(bucket instanceof KeyedBucket)) throw new TypeError('a bucket of a store has no successor')
-  return bucket.home.keyOf(bucket.row)
+  if (bucket instanceof StoredBucket) return bucket.key
+  return (bucket as KeyedBucket).home.keyOf((bucket as KeyedBucket).row)
 }
 
 function rejectionOf({ places, ...rest }: Refused, stack: readonly SharedBucket[]): Rejection {

@@ -145,14 +145,16 @@ class Visit implements AdmissionCallbacks {
   readonly #context: ProxyContext
   readonly #arrival: Arrival
   readonly #id: number
+  readonly #isCounted: boolean
   readonly #options: VisitOptions
   #ticket: Ticket | undefined
   #state: 'asking' | 'waiting' | 'passed' | 'over' = 'asking'
 
   constructor(context: ProxyContext, { route, stack, guest }: Place, options: VisitOptions) {
-    const { id, cost, costs, weight = 1, priority, client, patience } = guest
+    const { id, cost, costs, weight = 1, priority, client, patience, counted = false } = guest
     this.#context = context
     this.#id = id
+    this.#isCounted = counted
     this.#options = options
     this.#maxWait = options.maxWait
     this.#arrival = {
@@ -167,6 +169,7 @@ class Visit implements AdmissionCallbacks {
     const { engine } = this.#context.shaper
     this.#state = 'waiting'
     this.#ticket = engine.join(this.#arrival, this, this.#maxWait, arrivedAt)
+    if (this.#isCounted) this.#ticket.counted = true
     engine.contend(this.#ticket, this.#context.clock.now())
   }
 
