@@ -21,6 +21,8 @@ export function startListening(server: Server, place: Place, handed?: HandedSock
       server.listen(handed ?? whereOf(place), () => {
         server.off('error', reject)
         if ('path' in place && mode !== undefined) chmodSync(place.path, mode)
+        // A worker has no more than its number: the primary closes it.
+        if ('path' in place && handed !== undefined && 'close' in handed) removeOnClose(handleOf(server), place.path)
         resolve()
       })
     } finally {
@@ -50,7 +52,18 @@ export function handleOf(server: Server): ListenHandle {
   return (server as unknown as { _handle: ListenHandle })._handle
 }
 
-/** Closes a socket that another process has, too. Node removes the path of a Unix socket that it has made, so that is put back. */
+/** Of a Unix socket that was handed over. Node removes the path only of one that it has made. */
+export function removeOnClose(handle: ListenHandle, path: string): void {
+  const { close } = handle
+  handle.close = (...given: []) => {
+    // Once: after `leaveListening` the path is that of another process.
+    handle.close = close
+    rmSync(path, { force: true })
+    close.apply(handle, given)
+  }
+}
+
+/** Closes a socket that another process has, too. That removes the path of a Unix socket, so it is put back. */
 export function leaveListening(handle: ListenHandle, place: Place): void {
   const path = 'path' in place ? place.path : undefined
   const kept = path === undefined ? undefined : `${path}.${process.pid}`

@@ -8,7 +8,7 @@ import type { Logger } from 'pino'
 import { adaptedUpstreams } from '../../config/derived/adapted-upstreams.js'
 import { workerShare } from '../../config/derived/worker-share.js'
 import type { Settings } from '../../config/settings.js'
-import { handleOf, type ListenHandle, removeStaleSocket } from '../../http/listening.js'
+import { handleOf, type ListenHandle, removeOnClose } from '../../http/listening.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import type { Drained } from '../../proxy/server/server.js'
 import { type Levels, LevelsFile } from '../../stores/memory/levels-file.js'
@@ -398,6 +398,8 @@ export class Workers implements Estate {
       kill(place.process, 'SIGKILL')
     } else if (this.#places.every(({ readyAt }) => readyAt !== undefined)) {
       this.#started = true
+      for (const [at, each] of this.#first.listen.entries())
+        if ('path' in each && this.#given[at] !== undefined) removeOnClose(this.sockets[at]!, each.path)
       this.#allReady()
     }
   }
@@ -425,8 +427,6 @@ export class Workers implements Estate {
       if (this.#listen.some(each => 'systemd' in each)) return this.#loseSockets()
       this.#listen = this.#listenAgain()
       this.sockets.length = 0
-      for (const [at, each] of this.#listen.entries())
-        if ('path' in each && this.#given[at] !== undefined) void removeStaleSocket(each.path)
       this.#given = []
     }
     const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
