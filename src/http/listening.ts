@@ -63,16 +63,27 @@ export function removeOnClose(handle: ListenHandle, path: string): void {
   }
 }
 
-/** Closes a socket that another process has, too. That removes the path of a Unix socket, so it is put back. */
+/** Closes a socket that another process has, too. That removes the path of a Unix socket, so it is put back. Never throws. */
 export function leaveListening(handle: ListenHandle, place: Place): void {
-  const path = 'path' in place ? place.path : undefined
-  const kept = path === undefined ? undefined : `${path}.${process.pid}`
-  if (kept !== undefined) linkSync(path!, kept)
+  if (!('path' in place)) return handle.close()
+  const { path } = place
+  const kept = `${path}.${process.pid}`
+  try {
+    linkSync(path, kept)
+  } catch {
+    // Somebody has removed it, or its file system has no links. Then it is away for a moment.
+    attempt(() => renameSync(path, kept))
+  }
   handle.close()
-  if (kept === undefined) return
-  renameSync(kept, path!)
+  attempt(() => renameSync(kept, path))
   // Nothing is renamed if both are there still, as they are one file.
   rmSync(kept, { force: true })
+}
+
+function attempt(run: () => void): void {
+  try {
+    run()
+  } catch {}
 }
 
 /** Whether a server that listens does so on a Unix socket. Of one that systemd has given Node does not know the path. */

@@ -1,6 +1,6 @@
 /** `shaper restart`: the program is started anew from disk, and nobody who waits notices (contract 15.6). */
 import { once } from 'node:events'
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
@@ -96,6 +96,50 @@ t.test('a successor that cannot start changes nothing, and the reason is told', 
   t.equal((await request(found.url)).statusCode, 200)
 })
 
+for (const workers of [[], ['--workers', '2']])
+  t.test(
+    `a successor that fails after the handover gives back what it has got (${workers.join(' ') || 'one process'})`,
+    async t => {
+      const blocker = createServer()
+      await once(blocker.listen(0, '127.0.0.1'), 'listening')
+      t.teardown(() => blocker.close())
+      const found = await scene(t, { store: { type: 'memory', file: 'state.json' } }, ...workers)
+      const { cwd, url, command } = found
+      const answers = await askInTurn(found, 0, 60)
+      const file = `${cwd}/shaper.config.json`
+      const config = JSON.parse(await readFile(file, 'utf8')) as { listen: string }
+      const listen = [config.listen, `127.0.0.1:${(blocker.address() as AddressInfo).port}`]
+      await writeFile(file, JSON.stringify({ ...config, listen }))
+      t.match(await restart(found), { code: 1, stderr: /is in use/ })
+      areServed(t, found, await Promise.all(answers))
+      t.equal((await request(url)).statusCode, 200)
+      command.child.kill('SIGTERM')
+      t.equal((await command.finished).code, 0)
+      t.ok(existsSync(`${cwd}/state.json`), 'it writes the levels again')
+    },
+  )
+
+for (const { signal, what } of [
+  { signal: 'SIGTERM', what: 'is ended' },
+  { signal: 'SIGKILL', what: 'is killed' },
+] as const)
+  t.test(`a process that ${what} during its restart leaves no successor`, async t => {
+    const found = await scene(t)
+    const { child, finished } = found.command
+    const refused = restart(found)
+    const pid = await successorOf(found)
+    const sockets = socketsIn(child.pid!).filter(isListening)
+    t.equal(sockets.length, 2)
+    // Now it has what it needs to serve.
+    if (signal === 'SIGKILL') await eventually(() => sockets.every(socket => socketsIn(pid).includes(socket)))
+    else process.kill(pid, 'SIGSTOP')
+    child.kill(signal)
+    await finished
+    t.equal((await refused).code, 1)
+    await eventually(() => !existsSync(`/proc/${pid}`))
+    await t.rejects(request(found.url), { code: 'ECONNREFUSED' })
+  })
+
 t.test('requests on a connection that was open before the restart are decided by the successor', async t => {
   const found = await scene(t)
   const socket = connect(Number(new URL(found.url).port), '127.0.0.1')
@@ -153,11 +197,29 @@ function clientsOf({ url }: Scene, count: number): { stop(): Promise<number[]> }
 async function successorOf({ command: { child } }: Scene): Promise<number> {
   let found: string | undefined
   await eventually(() => {
-    const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'latin1').trim().split(' ')
-    found = children.find(pid => /SHAPER_PREDECESSOR=/.test(readFileSync(`/proc/${pid}/environ`, 'latin1')))
+    const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'latin1').match(/\d+/g)
+    found = children?.find(pid => /SHAPER_PREDECESSOR=/.test(readFileSync(`/proc/${pid}/environ`, 'latin1')))
     return found !== undefined
   })
   return Number(found)
+}
+
+/** The numbers of the sockets that a process has. */
+function socketsIn(pid: number): string[] {
+  const folder = `/proc/${pid}/fd`
+  return readdirSync(folder).flatMap(fd => {
+    try {
+      return /^socket:\[(\d+)\]$/.exec(readlinkSync(`${folder}/${fd}`))?.[1] ?? []
+    } catch {
+      return []
+    }
+  })
+}
+
+function isListening(inode: string): boolean {
+  return readFileSync('/proc/net/tcp', 'latin1')
+    .split('\n')
+    .some(line => line.includes(` 0A `) && line.includes(` ${inode} `))
 }
 
 /** All were answered, sent once, and not faster than the rate. */

@@ -103,7 +103,12 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
     handOver(link) {
       // From now on the successor writes it.
       kept.file.stop()
-      return served.handOver(link)
+      const handed = served.handOver(link)
+      const end = (): void => {
+        handed.end()
+        if (!proxy.context.draining) kept.file.begin(kept.of(proxy.context))
+      }
+      return { ...handed, end }
     },
     async drain(timeout, delay) {
       const drained = await proxy.drain(timeout, delay)

@@ -140,7 +140,10 @@ async function run(
   predecessor?.serves()
   const signal = await ending
   const leave = signal === 'restart' ? succession.makeWay({ predecessor, notifier }) : undefined
-  if (leave === undefined) notifier?.stopping()
+  if (leave === undefined) {
+    notifier?.stopping()
+    await succession.giveUp()
+  }
   try {
     await drain(service, signal, { limits: current().limits, log })
   } finally {

@@ -126,6 +126,8 @@ export class Succession {
   readonly #program: Program
   #resolve: (what: 'restart') => void = () => undefined
   #running: Promise<ChildProcess> | undefined
+  /** Whether this process ends without one. */
+  readonly #ending = new AbortController()
   #first: FirstProcess | undefined
 
   constructor(program: Program) {
@@ -156,11 +158,17 @@ export class Succession {
     return async () => process.exit(0)
   }
 
+  /** This process ends, and a successor that does not serve yet as well. @returns when that is gone */
+  async giveUp(): Promise<void> {
+    this.#ending.abort()
+    await this.#running?.catch(() => undefined)
+  }
+
   /** @returns the process that serves from now on @throws CommandError: this one goes on as it was */
   async ask(): Promise<number> {
     if (process.env[FIRST] === undefined && process.env.NOTIFY_SOCKET === undefined)
       this.#first ??= await FirstProcess.open()
-    this.#running ??= startSuccessor(this.#program, this.#first?.path)
+    this.#running ??= startSuccessor(this.#program, this.#first?.path, this.#ending.signal)
     try {
       this.successor = await this.#running
       this.#resolve('restart')
@@ -173,11 +181,17 @@ export class Succession {
   }
 }
 
-/** Resolves when the successor serves. From then on this process is to drain. @throws CommandError when it does not: nothing has changed */
+/**
+ * Resolves when the successor serves. From then on this process is to drain.
+ *
+ * @throws CommandError when it does not. Then it is gone, and nothing has changed
+ */
 async function startSuccessor(
   { estate, admin, settings, id, log }: Program,
   first: string | undefined,
+  ending: AbortSignal,
 ): Promise<ChildProcess> {
+  if (ending.aborted) throw new CommandError(ENDS)
   const { sockets, secret } = estate
   if (sockets.length < settings.listen.length)
     throw new CommandError('this version of Node does not tell on which sockets its workers listen')
@@ -205,14 +219,21 @@ async function startSuccessor(
     await handed?.complete
     send({ verb: 'go' })
   }
-  const timer = setTimeout(() => child.kill('SIGKILL'), PATIENCE)
+  let reason: string | undefined
+  const kill = (why: string): void => {
+    reason ??= why
+    child.kill('SIGKILL')
+  }
+  const end = (): void => kill(ENDS)
+  ending.addEventListener('abort', end)
+  const timer = setTimeout(() => kill(`it does not serve within ${PATIENCE / 1_000} s`), PATIENCE)
   const serves = new Promise<void>((resolve, reject) => {
-    let reason: string | undefined
     child.on('message', (message: ToPredecessor) => {
-      if (message.verb === 'ready') void handOver(message.parts)
+      if (message.verb === 'ready') handOver(message.parts).catch((error: Error) => kill(error.message))
       else if (message.verb === 'news') handed?.told(message.news)
       else if (message.verb === 'serves') resolve()
-      else if (message.verb === 'failed') reason = message.message
+      // It may hold sockets and queues still.
+      else if (message.verb === 'failed') kill(message.message)
     })
     child.once('error', error => reject(new CommandError(`the successor cannot be started (${error.message})`)))
     child.once('exit', (code, signal) => {
@@ -224,11 +245,16 @@ async function startSuccessor(
   })
   for (const { use, handle, place } of listening) send({ verb: 'listener', use, place: formatListen(place) }, handle)
   send({ verb: 'meet', id, secret })
-  await serves.finally(() => clearTimeout(timer))
+  await serves.finally(() => {
+    clearTimeout(timer)
+    ending.removeEventListener('abort', end)
+  })
   for (const { handle, place } of listening) leaveListening(handle, place)
   log.info({ pid: child.pid }, 'the successor serves; this process ends with its last answer')
   return child
 }
+
+const ENDS = 'this process ends'
 
 function sendLevels(levels: Levels, send: Heir['send']): void {
   const by = -levels.now() + MACHINE.now()
@@ -276,6 +302,8 @@ export class Predecessor {
     const { [PREDECESSOR]: pid } = process.env
     delete process.env[PREDECESSOR]
     if (pid === undefined || process.send === undefined) return undefined
+    if (!process.connected) endWithPredecessor()
+    process.once('disconnect', endWithPredecessor)
     const handles = new Map<string, ListenHandle[]>()
     return new Promise(resolve => {
       const hear = (message: ToSuccessor, handle?: unknown): void => {
@@ -349,13 +377,12 @@ export class Predecessor {
           for (const saved of message.levels) levels.restore(moved(saved, by))
         }
       })
-      // It has crashed. Its sockets are here.
-      process.once('disconnect', resolve)
       this.#send({ verb: 'ready', ...(parts !== undefined && { parts }) })
     })
   }
 
   serves(): void {
+    process.off('disconnect', endWithPredecessor)
     this.#send({ verb: 'serves' })
     const { [FIRST]: first } = process.env
     // It may have been killed.
@@ -378,6 +405,11 @@ export class Predecessor {
   #send(message: ToPredecessor): void {
     if (process.connected) process.send!(message, undefined, undefined, () => undefined)
   }
+}
+
+/** It was killed before this process serves. Who asked for the restart is told that it has failed. */
+function endWithPredecessor(): void {
+  process.exit(1)
 }
 
 /** Signals that are meant for the process that serves. Those of a terminal reach it by themselves. */

@@ -164,6 +164,10 @@ export class Workers implements Estate {
     if (this.#primary === undefined) return
     this.#successor = heir.pipe
     handOverStore(this.#primary, heir)
+    const { levels } = this.#primary.store
+    heir.pipe.once('close', () => {
+      if (!this.#draining) this.#levels?.begin(levels)
+    })
   }
 
   /**
