@@ -28,7 +28,11 @@ interface Scene {
   readonly times: number[]
 }
 
-async function scene(t: Tap, more: object = {}, ...flags: string[]): Promise<Scene> {
+async function scene(
+  t: Tap,
+  { adapt, ...more }: { readonly adapt?: object; readonly [key: string]: unknown } = {},
+  ...flags: string[]
+): Promise<Scene> {
   const paths: string[] = []
   const times: number[] = []
   const upstream = createServer((req, res) => {
@@ -40,7 +44,7 @@ async function scene(t: Tap, more: object = {}, ...flags: string[]): Promise<Sce
   t.teardown(() => upstream.close())
   const config = {
     listen: `127.0.0.1:${await freePort()}`,
-    upstream: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`,
+    upstream: { url: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`, ...(adapt && { adapt }) },
     buckets: { all: { key: 'all', rate: `${RATE}/s`, capacity: 1_000 } },
     admin: { listen: `127.0.0.1:${await freePort()}` },
     accessLog: false,
@@ -94,6 +98,36 @@ t.test('a successor that cannot start changes nothing, and the reason is told', 
   t.equal(code, 1)
   t.match(stderr, /no restart, the process goes on as it was/)
   t.equal((await request(found.url)).statusCode, 200)
+})
+
+t.test('overrides and adaptive rates stay', async t => {
+  const found = await scene(t, {
+    buckets: { each: { key: 'header:x-k', rate: '1/s', capacity: 1_000 } },
+    adapt: { min: '20/s', max: '1000/s' },
+  })
+  const { admin, url } = found
+  const put = await request(`${admin}/buckets/each/a`, {
+    method: 'PUT',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ rate: '500/s', capacity: 2_000, until: '10m' }),
+  })
+  t.equal(put.statusCode, 200)
+  const limits = async (): Promise<unknown> => {
+    const { body } = await request(`${admin}/buckets/each/a`)
+    const { rate, capacity } = (await body.json()) as { rate: string; capacity: number }
+    return { rate, capacity }
+  }
+  const adaptive = async (): Promise<number> => {
+    const { body } = await request(`${admin}/metrics`)
+    return Number(/^shaper_limit\{bucket="adaptive[^"]*"\} (\S+)/m.exec(await body.text())?.[1])
+  }
+  const ask = (): Promise<unknown> => request(`${url}/`, { headers: { 'x-k': 'a' } }).then(({ body }) => body.dump())
+  // The rate doubles while requests wait for it.
+  while ((await adaptive()) < 80) await Promise.all(Array.from({ length: 20 }, ask))
+  const before = { limits: await limits(), rate: await adaptive() }
+  t.same((before.limits as { capacity: number }).capacity, 2_000)
+  t.equal((await restart(found)).code, 0)
+  t.same({ limits: await limits(), rate: await adaptive() }, before)
 })
 
 for (const workers of [[], ['--workers', '2']])

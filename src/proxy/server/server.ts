@@ -354,6 +354,16 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     await close()
     return { answered: Math.max(0, answered - before - cut), cut }
   }
+  /** What a store would keep. */
+  const tellKept = ({ send }: Link): void => {
+    send({ verb: 'key', key: context.tickets.made })
+    for (const override of context.overrides.list()) send({ verb: 'override', override })
+    for (const { bucket, state } of adaptiveLimits()) {
+      // The answers by which it would measure the capacity come here.
+      const phase = state.phase === 'draining' ? 'climbing' : state.phase
+      send({ verb: 'adaptive', bucket: bucket.name, state: { ...state, phase } })
+    }
+  }
   let draining: Promise<Drained> | undefined
   return {
     urls,
@@ -364,7 +374,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.shaper.engine.recall()
       const departing = new DepartingShaper(context.shaper, context.routes, pacer, link)
       context.shaper = departing
-      if (sharing === undefined) link.send({ verb: 'key', key: context.tickets.made })
+      if (sharing === undefined) tellKept(link)
       return {
         complete: departing.complete,
         told: news => departing.told(news),

@@ -15,12 +15,14 @@
  * If the successor ends while guests wait, this process takes them in again, in order, at the levels of the handover.
  */
 
+import type { AdaptiveState } from '../../core/adaptive/adaptive-rate.js'
 import type { Mode, RoomSource } from '../../core/admission/room-source.js'
 import type { Clock } from '../../core/clock.js'
 import type { KeyedBucket } from '../../core/instances.js'
 import { type Gate, type Rejection, type SharedBucket, Ticket, type Waiter } from '../../core/queue/lane.js'
 import { lanesOf, openLane } from '../../core/queue/tree.js'
 import { type AdmissionCallbacks, type Arrival, type Mover, Shaper, type Verdict } from '../../core/shaper.js'
+import type { Override } from '../../sharing/board.js'
 import { StoredBucket } from '../../sharing/stored-bucket.js'
 import type { Route } from '../routing/route.js'
 
@@ -54,6 +56,9 @@ export type GuestOrder =
   | { readonly verb: 'left'; readonly route: string }
   /** What signs tickets. */
   | { readonly verb: 'key'; readonly key: string }
+  | { readonly verb: 'override'; readonly override: Override }
+  /** Of the upstream that has this bucket. */
+  | { readonly verb: 'adaptive'; readonly bucket: string; readonly state: AdaptiveState }
 
 /** Of the successor, about a guest. */
 export type GuestNews =

@@ -31,8 +31,15 @@ export class Guests {
       for (const guest of order.guests) this.#take(guest)
       this.#context.shaper.wake()
     } else if (order.verb === 'key') this.#context.tickets.agree(order.key)
+    else if (order.verb === 'override') void this.#context.overrides.set(order.override)
+    else if (order.verb === 'adaptive') this.#adapt(order)
     else if (order.verb === 'gate' || order.verb === 'left') this.#follow(order)
     else this.#obey(order)
+  }
+
+  #adapt({ bucket, state }: Extract<GuestOrder, { verb: 'adaptive' }>): void {
+    const limits = this.#context.routes.flatMap(({ upstream }) => upstream.adaptive ?? [])
+    limits.find(({ bucket: { name } }) => name === bucket)?.heard(state)
   }
 
   /** What the process before has sent itself is in flight here, too. */
