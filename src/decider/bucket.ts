@@ -80,6 +80,17 @@ export function newBucket(rate: number): Bucket {
 }
 
 /**
+ * A bucket that was reset: its schedule begins now. Slots that count from before (schedule.ts) would let those who have waited leave
+ * in a burst.
+ */
+export function emptiedBucket(rate: number, now: number): Bucket {
+  const bucket = newBucket(rate)
+  bucket.at = now
+  bucket.free = now
+  return bucket
+}
+
+/**
  * Before `openBucket`. A bucket that becomes a quota, or a rate, starts anew.
  *
  * The level of a quota does not drain, as all of its room is leased, to nobody, until its period is over. That room is larger than

@@ -84,6 +84,8 @@ class ClaimingTicket extends Ticket {
   granted: Grant | undefined = undefined
 }
 
+const NOTHING_CLAIMED = { stack: [], own: 0 }
+
 /** A slot of all buckets of a stack, claimed of some and leased of others. */
 class Grant implements Timed, Demand {
   place = -1
@@ -93,14 +95,16 @@ class Grant implements Timed, Demand {
   readonly at: number
   readonly slot: Slot | undefined
   readonly until: number
-  readonly claimed: readonly BucketRef[]
-  readonly own: number
   readonly parts: Parts
   readonly since: number
+  readonly #claimed: readonly BucketRef[]
+  readonly #own: number
+  readonly #askedAt: number
 
   constructor(question: Question, at: number, slot?: Slot) {
-    const { lane, cost, costs, parts, arrivedAt } = question
+    const { lane, cost, costs, parts, askedAt, arrivedAt } = question
     this.since = arrivedAt
+    this.#askedAt = askedAt
     this.lane = lane
     this.cost = cost
     this.costs = costs
@@ -108,8 +112,16 @@ class Grant implements Timed, Demand {
     this.slot = slot
     this.until = Math.min(slot === undefined ? Infinity : at + SLOT_GRACE, usableUntil(parts))
     this.parts = parts
-    this.claimed = refsFor(parts.claimed, question)
-    this.own = countOwn(parts, stored(lane.stack))
+    this.#claimed = refsFor(parts.claimed, question)
+    this.#own = countOwn(parts, stored(lane.stack))
+  }
+
+  /** The buckets that know of its slot. One that was reset since has forgotten it: given back, it would shorten the new schedule. */
+  get claimed(): { readonly stack: readonly BucketRef[]; readonly own: number } {
+    const knows = this.parts.claimed.map(({ resetAt }) => resetAt <= this.#askedAt)
+    if (!knows.includes(false)) return { stack: this.#claimed, own: this.#own }
+    const stack = this.#claimed.filter((_, place) => knows[place])
+    return { stack, own: knows.slice(0, this.#own).filter(Boolean).length }
   }
 
   get stack(): readonly SharedBucket[] {
@@ -473,7 +485,8 @@ export class StoreSlots implements SlotSource {
     ticket.granted = undefined
     const rest = counted ? this.#leaveRoom(ticket) : []
     // What was leased has passed by now.
-    const { slot, claimed = [], own = 0 } = granted ?? {}
+    const { stack: claimed, own } = granted?.claimed ?? NOTHING_CLAIMED
+    const slot = claimed.length === 0 ? undefined : granted?.slot
     const theirs = slot && { slot, slotCost: ticket.cost, own }
     // Where costs differ in buckets, those of the slot and of the request may, too.
     if (theirs !== undefined && claimed.length === rest.length && ticket.costs === undefined)
@@ -705,8 +718,9 @@ export class StoreSlots implements SlotSource {
   }
 
   #giveBackSlot(grant: Grant): void {
-    const { lane, cost, slot, claimed, own, parts } = grant
-    if (slot !== undefined) this.#tellGivenBack({ stack: claimed, cost: 0, slot, slotCost: cost, own })
+    const { lane, cost, slot, claimed, parts } = grant
+    if (slot !== undefined && claimed.stack.length > 0)
+      this.#tellGivenBack({ ...claimed, cost: 0, slot, slotCost: cost })
     this.#giveBackLeased(parts, grant)
     this.#slotGivenBack(lane)
   }

@@ -94,6 +94,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   ownUntil = -Infinity
   /** When it last changed by itself, in ms: an earlier question's answer no longer says when it is free. */
   changedAt = -Infinity
+  /** When it was reset last, in ms: slots that were claimed before are forgotten. */
+  resetAt = -Infinity
   /** Whether requests of another priority than the usual one have come to it. */
   hasPriorities = false
   /** How many claims for it are on their way or granted. */
@@ -206,6 +208,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.leaseDrainedAt = now
     this.#leaseDebt = 0
     this.changedAt = now
+    this.resetAt = now
     this.#heardFrom = -Infinity
     this.#loweredAt = now
     this.promising.reset()

@@ -78,6 +78,28 @@ t.test('a missed slot is claimed again at a slow rate, too', async t => {
   t.same(released, [14])
 })
 
+t.test('a slot of before a reset goes back to the other buckets of its stack only', async t => {
+  const clock = createVirtualClock()
+  const given: unknown[] = []
+  const store: Store = {
+    ...createStore(() => ({ granted: true, slot: { at: clock.now() + 20, from: clock.now() + 20, token: 0 } })),
+    giveBack({ stack, slot, own }) {
+      if (slot !== undefined) given.push([stack.map(({ key }) => key), own])
+    },
+  }
+  const shaper = new Shaper({ clock, share: shareBy({ store, clock }) })
+  const stack = [bucketOf('mine'), bucketOf('all')]
+  const arrival = { route: { name: 'route', gate: new Gate() }, stack, cost: 1 }
+  const ticket = enqueue(shaper, { arrival, waiter: NOBODY, maxWait: Infinity, arrivedAt: 0 })
+  shaper.wake()
+  clock.runUntil(5)
+  shaper.engine.reset(stack[0]!)
+  t.same(given, [[['all'], 0]], 'it would shorten the schedule that has just begun')
+  clock.runUntil(10)
+  shaper.cancel(ticket as Ticket)
+  t.same(given[1], [['mine', 'all'], 1], 'one of after it goes back to all')
+})
+
 t.test('a hang-up in front of a full upstream lets another lane go', async t => {
   const clock = createVirtualClock()
   const claimed: string[] = []

@@ -981,6 +981,19 @@ export function conformance(
       await store.reset(bucket(1, 10))
     })
 
+    await test('after a reset who has waited for long gets no slots of the time before', async t => {
+      const stack = [bucket(1, 10), perSecond(1_000)]
+      const claimOwn = () => store.claim({ stack, cost: 1, since: 2 * HOUR, own: 1 })
+      t.equal((await claimOwn()).granted, true)
+      await other.reset(stack[0]!)
+      const reset = clock.now()
+      t.equal((await claimOwn()).granted, true, 'the first leaves at once')
+      const second = await claimOwn()
+      if (second.granted) return t.fail('the second leaves at once as well')
+      const after = second.freeAt[0]! - reset
+      t.ok(after > HOUR - SLACK && after <= HOUR + SLACK, `the second leaves after ${after} ms`)
+    })
+
     await test('a slot that lies ahead is used when its buckets are free', async t => {
       const far = { horizon: 75, back: -26 }
       for (const name of ['horizon', 'back'] as const) t.intercept(RoundTrip.prototype, name, { value: far[name] })

@@ -8,7 +8,16 @@ import type { Clock } from '../../core/clock.js'
 import { ignore } from '../../core/maybe-promise.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
 import { appoint, shiftPromises } from '../../decider/appointments.js'
-import { type Bucket, type BucketPlace, change, giveBack, levelOf, newBucket, settle } from '../../decider/bucket.js'
+import {
+  type Bucket,
+  type BucketPlace,
+  change,
+  emptiedBucket,
+  giveBack,
+  levelOf,
+  newBucket,
+  settle,
+} from '../../decider/bucket.js'
 import { BEAT_LIFE, FRAME, QUOTA_ROOM, SLOT_GRACE } from '../../decider/constants.js'
 import { costOfRef } from '../../decider/costs.js'
 import { shiftLeases } from '../../decider/leases.js'
@@ -135,7 +144,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
 
     reset({ limits, key }) {
       listeners.tell({ about: 'reset', bucket: limits.name, key })
-      buckets.get(limits.name)?.forget(key)
+      instancesOf(limits.name).put(key, emptiedBucket(limits.rate, clock.now()))
     },
 
     beat(id) {
@@ -249,10 +258,6 @@ class Instances {
 
   sweepFor(key: string, now: number): void {
     if (!this.#byKey.has(key)) this.#sweep.sweep(bucket => isIdle(bucket, now))
-  }
-
-  forget(key: string): void {
-    this.#byKey.delete(key)
   }
 }
 

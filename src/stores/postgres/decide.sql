@@ -338,7 +338,8 @@ BEGIN
       kepts[i] := 0;
       kept_untils[i] := '-Infinity';
       levels[i] := 0;
-      frees[i] := '-Infinity';
+      -- As emptiedBucket of src/decider/bucket.ts.
+      frees[i] := now;
       leased_rates[i] := 0;
       leased_untils[i] := '-Infinity';
       leased_rooms[i] := 0;

@@ -229,9 +229,7 @@ local function give_back(first, slot, slot_cost, own_places)
 end
 
 local function reset(key)
-  local bucket = newBucket(input[key + 1])
-  bucket.at = now
-  buckets[input[key]] = bucket
+  buckets[input[key]] = emptiedBucket(input[key + 1], now)
 end
 
 -- What instances tell each other of an upstream is kept as four doubles: at (ms of this clock) and, at that time, how much longer it is
