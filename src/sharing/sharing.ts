@@ -18,6 +18,7 @@
  */
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../core/clock.js'
+import { ignore } from '../core/maybe-promise.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
 import type { ReleaseMode } from '../core/release/slot-source.js'
 import type { Shaper } from '../core/shaper.js'
@@ -84,6 +85,7 @@ export class Sharing {
   /** Cancels the end of the wait of each shard that this instance is alone without. */
   readonly #expiries = new Map<Shard, Cancel>()
   #stopListening: (() => void) | undefined
+  readonly #farewells: (() => Promise<void>)[] = []
 
   constructor(options: SharingOptions) {
     this.#options = options
@@ -185,8 +187,17 @@ export class Sharing {
     return this.#shardOf({ limits, key, group: this.#groupOf(limits.name, key) }).limitsOf(limits)
   }
 
+  /** Called when this instance leaves, if the store answers then. */
+  beforeLeaving(farewell: () => Promise<void>): void {
+    this.#farewells.push(farewell)
+  }
+
   async close(): Promise<void> {
-    await Promise.all(Array.from(this.#shards.values(), ({ membership }) => membership.leave()))
+    const farewells = this.ready ? this.#farewells : []
+    await Promise.all([
+      ...Array.from(this.#shards.values(), ({ membership }) => membership.leave()),
+      ...farewells.map(farewell => farewell().catch(ignore)),
+    ])
     for (const cancel of this.#expiries.values()) cancel()
     this.#stopListening?.()
     await this.store.close()

@@ -1,9 +1,17 @@
 /** All instances of a store as one. */
 import t from 'tap'
 import { createFleet } from '../../src/admin/fleet/fleet.js'
-import { type FleetMember, LARGEST_VIEW, passedOf, readView, writeView } from '../../src/admin/fleet/member.js'
+import {
+  type FleetMember,
+  LARGEST_VIEW,
+  passedOf,
+  readView,
+  startShowing,
+  writeView,
+} from '../../src/admin/fleet/member.js'
 import type { BucketSnapshot, Snapshot } from '../../src/admin/snapshot/snapshot.js'
-import type { View } from '../../src/sharing/board.js'
+import type { Board, View } from '../../src/sharing/board.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startAdminRig } from './rig.js'
 
 const NONE = { count: 0, p50: 0, p90: 0, p99: 0, max: 0 }
@@ -109,6 +117,29 @@ t.test('own instances are asked, the others are those on the store, once each', 
     ],
   )
   t.match(all, { at: 1_000, processes: 3, buckets: [{ offered: 12, released: 9, rejected: 3 }] })
+})
+
+t.test('an instance that leaves takes along what it shows, also if a view is on its way', async t => {
+  const { board } = createMemoryStore({ clock: { now: () => performance.now() } })
+  const taken: (() => void)[] = []
+  const stop = startShowing(board as Board, async () => {
+    await new Promise<void>(resolve => taken.push(resolve))
+    return member('leaving', snapshotOf(0, []))
+  })
+  const gone = stop()
+  taken[0]!()
+  await gone
+  const fleet = createFleet({
+    members: async () => [member('own', snapshotOf(0, []))],
+    hours: async () => [],
+    views: async kind => board.views(kind),
+  })
+  const { members } = await fleet.all()
+  t.equal(board.views('present').length, 1, 'it has shown itself')
+  t.same(
+    members!.map(({ name }) => name),
+    ['host:own'],
+  )
 })
 
 t.test('one instance is shown by its name, and each has a name of its own', async t => {

@@ -107,6 +107,15 @@ for (const [name, serve] of Object.entries(STORES)) {
     t.ok(hour.instances.some(({ name }) => name === ofSingle))
     t.equal(inHour(await late.history(one)), 15)
     t.equal(hour.buckets.all!.offered.length, hour.figures.forwarded.length)
+
+    // What it shows is missed after 4 s where it crashes.
+    const leaves = once(late.instance.child, 'exit')
+    late.instance.child.kill('SIGTERM')
+    await leaves
+    const left = performance.now()
+    await until('one that has left is not shown', async () => names(await workers.buckets()).length === 2)
+    const after = performance.now() - left
+    t.ok(after < 3_000, `after ${after} ms`)
   })
 
   t.test(`${name}: a pause that one instance hears of stops the other at once`, async t => {

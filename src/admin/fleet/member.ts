@@ -106,22 +106,36 @@ function reducedBucket({ focus, ...bucket }: BucketSnapshot, { keys, moments }: 
 /** ms */
 const INTERVAL = 1_000
 
-/** Goes on while the instance drains, until the process ends. */
-export function startShowing(board: Board, self: () => Promise<FleetMember>): void {
-  let isUnderWay = false
+/** The text of an instance that has left. No reader takes it for a view, of whatever version it is. */
+const LEFT = ''
+
+/** Goes on while the instance drains. Returns how to end it: then the others see at once that it is not there any more. */
+export function startShowing(board: Board, self: () => Promise<FleetMember>): () => Promise<void> {
+  let underWay: Promise<void> | undefined
+  let shownAs: string | undefined
   const show = async (): Promise<void> => {
-    if (isUnderWay) return
-    isUnderWay = true
     try {
       const member = await self()
       const text = writeView(member)
-      if (text !== undefined) await board.show('present', member.id, text)
+      if (text === undefined) return
+      shownAs = member.id
+      await board.show('present', member.id, text)
     } catch {
       // The store is away: the others see that this instance is missing, and it shows itself again later.
     }
-    isUnderWay = false
   }
-  void show()
+  const next = (): void => {
+    underWay ??= show().finally(() => {
+      underWay = undefined
+    })
+  }
+  next()
   // Not all instances at the same moment.
-  setInterval(() => void show(), INTERVAL * (0.95 + 0.1 * Math.random())).unref()
+  const timer = setInterval(next, INTERVAL * (0.95 + 0.1 * Math.random())).unref()
+  return async () => {
+    clearInterval(timer)
+    // A view that arrived later would be seen for as long as that of a crashed instance.
+    await underWay
+    if (shownAs !== undefined) await board.show('present', shownAs, LEFT)
+  }
 }

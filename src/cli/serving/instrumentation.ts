@@ -94,12 +94,12 @@ export function createInstrumentation(settings: Settings, clock: Clock, meter?: 
           cpu: cpuSeconds(),
         }
       }
-      // A store that is closed shows nothing any more, and the timers hold no process.
       const board = running.sharing?.store.board
       // The workers of one primary need not: it asks each of them.
       const present = options.storeType === 'memory' ? undefined : board
-      if (present !== undefined) startShowing(present, self)
+      if (present !== undefined) running.sharing!.beforeLeaving(startShowing(present, self))
       const later = (ms: number, run: () => void): void => void setTimeout(run, ms).unref()
+      // A store that is closed shows nothing any more, and the timer holds no process.
       const hours = recordHour({ id, name, wallNow, later, board, totals: () => totalsOf(tally) })
       return {
         members: async () => [await self()],
