@@ -13,7 +13,7 @@ import { createFleet, type Fleet, type FleetSource, remembered, rememberedByKey 
 import type { KeySource } from './keys/key-source.js'
 import { type KeyState, withOthers } from './keys/key-state.js'
 import { readOverrideChange } from './keys/override-change.js'
-import { type Reset, withWaitingElsewhere } from './keys/reset.js'
+import type { Reset } from './keys/reset.js'
 import { keyTest, withFoundElsewhere } from './keys/search.js'
 import { watchedWithOthers } from './snapshot/merge-snapshots.js'
 import type { InstanceSnapshot, Snapshot, WatchedSnapshot } from './snapshot/snapshot.js'
@@ -332,12 +332,8 @@ async function stateOf({ source, fleet }: KeyRequests, bucket: string, text: str
   return state && withOthers(state, await listedElsewhere(fleet, bucket, state.key))
 }
 
-async function reset({ source, fleet }: KeyRequests, bucket: string, text: string): Promise<Reset | undefined> {
-  // A reset leaves the requests that wait in other instances, so they may be counted before it.
-  const state = await source.key(bucket, text)
-  const others = state && (await listedElsewhere(fleet, bucket, state.key))
-  const own = await source.reset(bucket, text)
-  return own && withWaitingElsewhere(own, others ?? [])
+function reset({ source }: KeyRequests, bucket: string, text: string): Promise<Reset | undefined> {
+  return source.reset(bucket, text)
 }
 
 async function listedElsewhere(

@@ -16,9 +16,27 @@ export interface UpstreamState {
   readonly rateFor: number
 }
 
+/** What waits for a bucket instance in one instance after a reset. Cost units, but for `waiting`. */
+export interface Kept {
+  /** What waited when it heard of the reset, and what it had admitted by then and not told the store. */
+  readonly kept: number
+  readonly unreported: number
+  /** Requests that wait since, and what they cost: the first may have left. */
+  readonly waiting: number
+  readonly queued: number
+}
+
 export type News =
   | { readonly about: 'upstream'; readonly name: string; readonly state: UpstreamState }
   | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
+  /** The instance `from` has heard of a reset. */
+  | {
+      readonly about: 'kept'
+      readonly from: string
+      readonly bucket: string
+      readonly key: string
+      readonly kept: Kept
+    }
   /** An override was set. With `endsIn` 0 it was ended. */
   | { readonly about: 'override'; readonly override: Override }
 
@@ -58,6 +76,8 @@ export interface Board {
   /** Shows a text to all instances, in place of what was shown as `id` before. */
   show(kind: ViewKind, id: string, text: string): MaybePromise<void>
   views(kind: ViewKind): MaybePromise<readonly View[]>
+  /** Tells all who listen, and keeps nothing. */
+  tell(news: News & { readonly about: 'kept' }): MaybePromise<void>
   /** Keeps a secret for all instances, unless there is one already. Answers the one that is kept. */
   agreeOnSecret(proposed: string): MaybePromise<string>
 }

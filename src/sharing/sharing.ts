@@ -24,7 +24,7 @@ import type { ReleaseMode } from '../core/release/slot-source.js'
 import type { Shaper } from '../core/shaper.js'
 import { keptIn } from '../core/structures/maps.js'
 import type { BucketRef } from '../decider/record.js'
-import type { News } from './board.js'
+import type { Kept, News } from './board.js'
 import { Headcount, type LeastInstances } from './headcount.js'
 import { type MembershipState, PROBE_MS } from './membership.js'
 import { modeAfter, type OnOutage, Shard } from './shard.js'
@@ -36,6 +36,9 @@ import { StoredBucket } from './stored-bucket.js'
 const CLOSED_WAIT_MS = 2_000
 /** How long a start waits for the store. An instance that starts alone knows of no others. */
 const JOIN_MS = 2_000
+/** How long a reset waits for what the others tell of it, besides two round trips to the store, in ms. */
+const KEPT_TOLD_MS = 150
+const NOTHING_KEPT: Kept = { kept: 0, unreported: 0, waiting: 0, queued: 0 }
 /** The shards of a store that is one, and while they are not known. */
 const ONE: readonly string[] = ['']
 /** From the best to the worst. */
@@ -49,6 +52,12 @@ export interface ShardNews {
   readonly reason: string | undefined
   /** How many requests have been decided without it since it last answered. */
   readonly decidedAlone: number
+}
+
+/** A bucket instance after a reset, in all instances. `unreported` is of the others: the level here has what was admitted here. */
+export interface Emptied extends Kept {
+  /** What it holds: what waits, and what the last release still holds. */
+  readonly level: number
 }
 
 export interface SharingOptions {
@@ -203,25 +212,82 @@ export class Sharing {
     await this.store.close()
   }
 
-  /** Forgets what has passed a bucket, for all instances. What waits goes on counting in the store. */
-  async reset(bucket: StoredBucket): Promise<void> {
-    await this.store.reset(bucket.ref)
-    await this.#forgotten(bucket)
+  /**
+   * Forgets what has passed a bucket, for all instances. What waits goes on counting in the store.
+   *
+   * @returns what waits in all instances, as far as they tell it soon
+   */
+  async reset(bucket: StoredBucket): Promise<Emptied> {
+    const { clock } = this.#context!
+    const { ref } = bucket
+    const told = this.#listenForKept(ref)
+    try {
+      await this.store.reset(ref)
+      const emptiedAt = clock.now()
+      const own = await this.#forgotten(bucket)
+      const others = await told.all()
+      const sum = (of: (kept: Kept) => number): number => others.reduce((total, kept) => total + of(kept), of(own))
+      const { kept, queued } = { kept: sum(each => each.kept), queued: sum(each => each.queued) }
+      // The first has left at the reset, if the rest of its stack allows.
+      const drained = (clock.now() - emptiedAt) * ref.limits.rate
+      const unreported = others.reduce((total, each) => total + each.unreported, 0)
+      return { kept, unreported, queued, waiting: sum(each => each.waiting), level: Math.max(queued, kept - drained) }
+    } finally {
+      told.stop()
+    }
+  }
+
+  /** Collects what the others tell of a reset. They may be fewer than is known, and news may be lost. */
+  #listenForKept({ limits: { name }, key }: BucketRef): { all(): Promise<readonly Kept[]>; stop(): void } {
+    const { clock, id } = this.#options
+    const told = new Map<string, Kept>()
+    let heardAll = ignore
+    const stop = this.store.listen?.(news => {
+      if (news.about !== 'kept' || news.bucket !== name || news.key !== key || news.from === id) return
+      told.set(news.from, news.kept)
+      if (told.size >= this.instances - 1) heardAll()
+    })
+    return {
+      stop: () => stop?.(),
+      all: async () => {
+        if (stop !== undefined && told.size < this.instances - 1) {
+          await new Promise<void>(resolve => {
+            const cancel = clock.at(clock.now() + KEPT_TOLD_MS + 2 * this.store.horizon, resolve)
+            heardAll = () => {
+              cancel()
+              resolve()
+            }
+          })
+        }
+        return [...told.values()]
+      },
+    }
   }
 
   /** Another instance has reset a bucket instance. Those that wait for it here ask the store anew. */
   readonly #told = (news: News): void => {
-    if (news.about !== 'reset') return
-    const bucket = this.#context!.peek(news.bucket, news.key) as StoredBucket | undefined
-    if (bucket !== undefined) void this.#forgotten(bucket)
+    if (news.about === 'reset') void this.#tellKept(news)
   }
 
-  async #forgotten(bucket: StoredBucket): Promise<void> {
+  async #tellKept({ bucket: name, key }: { readonly bucket: string; readonly key: string }): Promise<void> {
+    const bucket = this.#context!.peek(name, key) as StoredBucket | undefined
+    const kept = bucket === undefined ? NOTHING_KEPT : await this.#forgotten(bucket)
+    try {
+      await this.store.board?.tell({ about: 'kept', from: this.#options.id, bucket: name, key, kept })
+    } catch {
+      // Who has reset it does not wait for long.
+    }
+  }
+
+  async #forgotten(bucket: StoredBucket): Promise<Kept> {
     const { shaper, clock } = this.#context!
-    const { ref, queued } = bucket
+    // What was due before does not wait any more.
+    shaper.engine.settle()
+    const { ref, queued, unreported } = bucket
     bucket.levelReported(queued, clock.now())
     shaper.engine.reset(bucket)
-    if (queued === 0) return
+    const kept = (): Kept => ({ kept: queued, unreported, waiting: bucket.waiting, queued: bucket.queued })
+    if (queued === 0) return kept()
     // If it does not fit, because others were faster, that is nobody's overflow.
     const { blockFor: _, ...limits } = ref.limits
     const own = { ...ref, limits: { ...limits, overflow: 'reject' as const } }
@@ -230,6 +296,7 @@ export class Sharing {
     } catch {
       // The queue here has to fit as well, whatever the store counts.
     }
+    return kept()
   }
 
   /** A bucket may have moved to a shard that is not listed yet. Then the first one stands for it until it is. */

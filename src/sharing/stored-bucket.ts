@@ -146,6 +146,11 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return this.lease?.leasesRoom === true
   }
 
+  /** Cost units that were admitted to leased room and of which no report has told. */
+  get unreported(): number {
+    return this.hasRoom ? this.lease!.usedSince : 0
+  }
+
   override freeFor(cost: number): number {
     if (this.lease !== undefined) return Math.max(super.freeFor(cost), this.claimableAt)
     const limits = this.limits.whole ?? this.limits

@@ -1,5 +1,5 @@
 /** What stores have in common that send news. */
-import type { News, Override, UpstreamState } from '../sharing/board.js'
+import type { Kept, News, Override, UpstreamState } from '../sharing/board.js'
 
 /** News, and when it was written, in ms of a server's clock. Infinity: that does not matter. */
 export interface DatedNews {
@@ -8,7 +8,7 @@ export interface DatedNews {
 }
 
 /** What news on a channel begins with. The scripts write `u` of both servers and `o` of Redis. */
-export const KIND = { upstream: 'u', override: 'o', reset: 'r' }
+export const KIND = { upstream: 'u', override: 'o', reset: 'r', kept: 'k' }
 
 /** News as it travels on a channel: its kind, some numbers, and a text. */
 export interface Payload {
@@ -38,15 +38,30 @@ export function decodeNews({ kind, read, upstreamOf }: Payload, author: string):
       const [from, bucket, key] = JSON.parse(read(0).text) as [string, string, string]
       return from === author ? undefined : { news: { about: 'reset', bucket, key }, at: Infinity }
     }
+    if (kind === KIND.kept) return { news: decodeKept(read(0).text), at: Infinity }
   } catch {
     // Something else is written on this channel.
   }
   return undefined
 }
 
+type KeptNews = News & { readonly about: 'kept' }
+
+/** What travels of it, as JSON. */
+export function keptParts({ from, bucket, key, kept }: KeptNews): readonly unknown[] {
+  return [from, bucket, key, kept.kept, kept.unreported, kept.waiting, kept.queued]
+}
+
+function decodeKept(text: string): KeptNews {
+  const [from, bucket, key, ...figures] = JSON.parse(text) as [string, string, string, ...number[]]
+  const [kept, unreported, waiting, queued] = figures as [number, number, number, number]
+  const told: Kept = { kept, unreported, waiting, queued }
+  return { about: 'kept', from, bucket, key, kept: told }
+}
+
 /** The same news when it has been on its way for `ms`. Negative: a clock is not known. */
 export function shortened(news: News, ms: number): News {
-  if (ms <= 0 || news.about === 'reset') return news
+  if (ms <= 0 || news.about === 'reset' || news.about === 'kept') return news
   const left = (duration: number): number => Math.max(0, duration - ms)
   if (news.about === 'override') return { ...news, override: { ...news.override, endsIn: left(news.override.endsIn) } }
   const { pausedFor, rate = 0, rateFor } = news.state

@@ -178,7 +178,15 @@ export function readerOf<V extends StoreVerb>(verb: V, input: Input<V>): (answer
 export const STORE_VERBS = Object.keys(VERBS) as readonly StoreVerb[]
 
 const OF_BOARD: { readonly [Verb in keyof Board]: true } = {
-  ...{ setOverride: true, endOverride: true, overrides: true, show: true, views: true, agreeOnSecret: true },
+  ...{
+    setOverride: true,
+    endOverride: true,
+    overrides: true,
+    show: true,
+    views: true,
+    tell: true,
+    agreeOnSecret: true,
+  },
 }
 /** The verbs of what instances leave for each other. They have no moments. */
 export const BOARD_VERBS = Object.keys(OF_BOARD) as readonly (keyof Board)[]

@@ -2,7 +2,6 @@
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
 import type { KeyState } from '../../src/admin/keys/key-state.js'
-import { withWaitingElsewhere } from '../../src/admin/keys/reset.js'
 import type { KeySearch } from '../../src/admin/keys/search.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { keyLines } from '../../src/cli/commands/key.js'
@@ -380,14 +379,6 @@ t.test('a bucket without a rate is told without one', async t => {
   t.equal(await rig.metric('shaper_limit{bucket="conn"}'), undefined)
   t.equal(await rig.metric('shaper_capacity{bucket="conn"}'), undefined)
   t.equal((await put(rig, '/buckets/conn/all', { capacity: 5, until: '1h' })).status, 400)
-})
-
-t.test('what waits elsewhere counts in the last wait after a reset', t => {
-  const elsewhere = { key: 'a', rate: 0.1, capacity: 30, level: 1, waiting: 1, queued: 1, predictedWaitMs: 0 }
-  // The one that waited here has just left.
-  const reset = { forgotten: 1, waiting: 0, level: 1, lastWaitMs: 0 }
-  t.same(withWaitingElsewhere(reset, [elsewhere]), { forgotten: 0, waiting: 1, level: 2, lastWaitMs: 10_000 })
-  t.end()
 })
 
 t.test('at the start and the end of an override who would exceed maxWait expires', async t => {

@@ -2,8 +2,9 @@
 import t from 'tap'
 import { resetKey } from '../../src/admin/keys/reset.js'
 import { parseConfig } from '../../src/config/load.js'
-import { StoreError } from '../../src/sharing/store.js'
-import { createMemoryStore } from '../../src/stores/memory/store.js'
+import type { News } from '../../src/sharing/board.js'
+import { type Store, StoreError } from '../../src/sharing/store.js'
+import { createMemoryStore, type MemoryStore } from '../../src/stores/memory/store.js'
 import { through } from '../stores/through.js'
 import { askOnce, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from './harness.js'
 
@@ -93,6 +94,77 @@ for (const [kind, options] of KINDS) {
     t.ok(rest.level >= 1, `a level of ${rest.level}, with one request queued`)
   })
 }
+
+/** Stores of instances on one clock, in memory. Who resets a bucket does not hear of it, as with all other stores. */
+function instancesOn(memory: MemoryStore): () => Store {
+  const listeners: { readonly of: Store; readonly listener: (news: News) => void }[] = []
+  return () => {
+    const own: Store = {
+      ...memory,
+      reset(ref) {
+        memory.reset(ref)
+        const news: News = { about: 'reset', bucket: ref.limits.name, key: ref.key }
+        for (const { of, listener } of listeners) if (of !== own) listener(news)
+      },
+      listen(listener) {
+        listeners.push({ of: own, listener })
+        return memory.listen(news => {
+          if (news.about !== 'reset') listener(news)
+        })
+      },
+    }
+    return own
+  }
+}
+
+for (const [about, counts] of [
+  ['elsewhere', [3, 0]],
+  ['here', [0, 3]],
+  ['in both', [2, 1]],
+] as const) {
+  t.test(`two instances: a reset tells what one process would, where requests wait ${about}`, async t => {
+    const upstream = await httpUpstream(t, (_req, res) => res.end())
+    let open: (() => Store) | undefined
+    const shared: RigOptions['shared'] = clock => {
+      open ??= instancesOn(createMemoryStore({ clock }))
+      return { store: open(), onOutage: 'local' }
+    }
+    const rigs: Rig[] = []
+    for (const _ of counts) rigs.push(await startRig(t, config(upstream.url, '3/m'), { shared }))
+    // Each knows of the other.
+    await pass(rigs, 300)
+    for (const [place, rig] of rigs.entries()) await queue(t, rig, counts[place]!)
+    await pass(rigs, 800)
+    const { forgotten, level, ...rest } = (await resetKey(rigs[1]!.proxy.context, 'all', 'all'))!
+    t.same(rest, { waiting: 1, lastWaitMs: 20_000 }, 'the first has left, and the last waits for the time of that one')
+    t.ok(Math.abs(level - 2) < 1e-9, `a level of ${level}: that one counts`)
+    t.ok(Math.abs(forgotten - 0.975) < 0.01, `${forgotten} of the first is forgotten`)
+    t.equal((await resetKey(rigs[1]!.proxy.context, 'all', 'other'))!.level, 0)
+  })
+}
+
+t.test('two instances: a reset waits for what the other tells, for a while', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.end())
+  let memory: MemoryStore | undefined
+  const shared: RigOptions['shared'] = clock => {
+    memory ??= createMemoryStore({ clock })
+    // Nothing is told.
+    return { store: { ...memory, listen: () => () => undefined }, onOutage: 'local' }
+  }
+  await startRig(t, config(upstream.url, '3/m'), { shared, virtualClock: true })
+  const rig = await startRig(t, config(upstream.url, '3/m'), { shared, virtualClock: true })
+  await queue(t, rig, 2)
+  let answeredAt: number | undefined
+  const reset = resetKey(rig.proxy.context, 'all', 'all').finally(() => {
+    answeredAt = rig.clock.now()
+  })
+  for (let at = 0; answeredAt === undefined && at < 1_000; at += 5) {
+    rig.clock.runUntil(at)
+    await turns(2)
+  }
+  t.ok(answeredAt! >= 150 && answeredAt! <= 200, `answered after ${answeredAt} ms`)
+  t.match(await reset, { waiting: 0, lastWaitMs: 0 }, 'then it says what it knows')
+})
 
 t.test('two instances: a reload of both reaches all queued requests, at one rate', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.end())

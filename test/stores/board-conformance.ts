@@ -73,6 +73,21 @@ export function newsConformance(name: string, create: () => Promise<Pair>): void
     t.same((await next()).news, { about: 'reset', bucket: 'client', key: 'k€\n%' }, 'a question is no news')
   })
 
+  t.test(`${name}: all hear what waits in one after a reset`, async t => {
+    const { store, other, close } = await create()
+    t.teardown(close)
+    const heard = hear(other)
+    const news = {
+      ...({ about: 'kept', from: 'a', bucket: 'client', key: 'k€\n %' } as const),
+      kept: { kept: 7.5, unreported: -1, waiting: 3, queued: 1 / 3 },
+    }
+    await until('it is heard', async () => {
+      await store.board!.tell(news)
+      return heard.length > 0
+    })
+    t.same(heard[0]!.news, news)
+  })
+
   t.test(`${name}: who has stopped listening hears nothing`, async t => {
     const { store, other, close } = await create()
     t.teardown(close)

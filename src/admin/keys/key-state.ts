@@ -100,7 +100,7 @@ export function quotaEnds(quota: QuotaPeriod | undefined): { readonly quotaEnds?
 }
 
 function unreportedOf(bucket: SharedBucket): Pick<InstanceSnapshot, 'unreported'> {
-  const unreported = bucket instanceof StoredBucket && bucket.hasRoom ? bucket.lease!.usedSince : 0
+  const unreported = bucket instanceof StoredBucket ? bucket.unreported : 0
   return unreported === 0 ? {} : { unreported }
 }
 

@@ -2,7 +2,6 @@
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import { type KeyState, mergeKeyStates } from '../../admin/keys/key-state.js'
-import { lastWait, shownLimits } from '../../admin/keys/reset.js'
 import { mergeSearches } from '../../admin/keys/search.js'
 import type { AdminSource } from '../../admin/server.js'
 import { mergeSnapshots, mergeWatched } from '../../admin/snapshot/merge-snapshots.js'
@@ -90,17 +89,8 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
     },
     overrides: () => one('overrides'),
     deliveries: async order => (await one('deliveries', order)) ?? undefined,
-    async reset(bucket, key) {
-      const before = await keyOf(bucket, key)
-      if (before === undefined) return undefined
-      // The others hear of it.
-      await one('reset', bucket, key)
-      const after = (await keyOf(bucket, key))!
-      // Just what waits is left. A store may already count room that a worker has leased since.
-      const { waiting, queued: level } = after
-      const forgotten = Math.max(0, before.level - before.queued)
-      return { forgotten, waiting, level, ...lastWait(shownLimits(after), { waiting, queued: level, level }) }
-    },
+    // The others hear of it, and tell that one what waits.
+    reset: async (bucket, key) => (await one('reset', bucket, key)) ?? undefined,
   }
 }
 

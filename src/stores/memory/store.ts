@@ -394,6 +394,8 @@ function createMemoryBoard({ now }: Pick<Clock, 'now'>, listeners: Listeners): M
       return Array.from(views[kind], ([id, { text, at }]) => ({ id, text, age: now() - at }))
     },
 
+    tell: news => listeners.tell(news),
+
     agreeOnSecret(proposed) {
       secret ??= proposed
       return secret

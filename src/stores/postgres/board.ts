@@ -3,7 +3,7 @@ import type { QueryResultRow } from 'pg'
 import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../sharing/board.js'
 import type { SideConnection } from './link.js'
 import type { Schema } from './schema.js'
-import { ascii, encodeOverride, short } from './wire.js'
+import { ascii, encodeOverride, encodePostgresKept, short } from './wire.js'
 
 export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema, 'fill'>): Board {
   // Answers a row if anything has changed.
@@ -20,6 +20,7 @@ export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema,
     end: fill(`WITH changed AS (DELETE FROM @overrides@ WHERE name = $1 RETURNING 1) ${tell}`),
     agree: fill(`INSERT INTO @secrets@ AS s (name, text) VALUES ('tickets', $1)
       ON CONFLICT (name) DO UPDATE SET text = s.text RETURNING text`),
+    say: fill('SELECT pg_notify(@channel@, $1)'),
     list: fill('SELECT text, ends - @now@ AS left FROM @overrides@ WHERE ends > @now@'),
   }
   const viewSql: Record<ViewKind, ViewSql> = { present: viewSqlOf('present', fill), hour: viewSqlOf('hour', fill) }
@@ -60,6 +61,10 @@ export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema,
     },
 
     views: kind => side.query<View & QueryResultRow>(viewSql[kind].views),
+
+    async tell(news) {
+      await side.query(sql.say, [encodePostgresKept(news)])
+    },
 
     async agreeOnSecret(proposed) {
       const [kept] = await side.query<{ text: string }>(sql.agree, [proposed])

@@ -4,7 +4,7 @@ import type { Override } from '../../sharing/board.js'
 import type { Admission, StoreVerb } from '../../sharing/store.js'
 import type { AskedQuestion } from '../batch.js'
 import { Answers, type ServerQuestion, writeBucket } from '../doubles.js'
-import { type DatedNews, decodeNews, KIND } from '../news.js'
+import { type DatedNews, decodeNews, KIND, keptParts } from '../news.js'
 import type { Offset, RoundTrip } from '../timing.js'
 import { type Input, VERBS } from '../verbs.js'
 
@@ -116,6 +116,10 @@ const LONGEST = 7_900
 /** @param author the instance that has reset it, which does not listen to itself */
 export function encodePostgresReset(author: string, bucket: string, key: string): string {
   return bounded(`${KIND.reset} ${ascii([author, bucket, key])}`)
+}
+
+export function encodePostgresKept(news: Parameters<typeof keptParts>[0]): string {
+  return bounded(`${KIND.kept} ${ascii(keptParts(news))}`)
 }
 
 /** Without the moment, which comes behind the kind. */

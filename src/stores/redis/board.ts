@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../sharing/board.js'
 import { StoreError } from '../../sharing/store.js'
 import { fillConstants } from '../constants.js'
+import { KIND, keptParts } from '../news.js'
 import { inTime } from '../timing.js'
 import { BOARD, boardKey } from './keys.js'
 import { type Router, whenKnown } from './link.js'
@@ -96,6 +97,10 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
       }
       if (gone.length > 0) await ask('srem', views, ...gone)
       return found
+    },
+
+    async tell(news) {
+      await ask('publish', channel, `${KIND.kept}${JSON.stringify(keptParts(news))}`)
     },
 
     async agreeOnSecret(proposed) {
