@@ -511,7 +511,10 @@ function waitingOf(state: LeasedState, leases: BucketLeases, request: LeaseRepor
     if (!isLate(lessee, now)) waiting += lessee.room - lessee.filled + grown(lessee, now)
   // Slots are dealt out by what waits, for a frame and what reports and answers take. If less could wait, slots would lie idle.
   const dealt = (FRAME + 2 * leases.lead) * state.rate
-  return waiting - Math.max(0, dealt - Math.max(0, limits.capacity - request.reserved))
+  // The first slot may lie ahead by the way of an answer, or as one before it was missed. That time counts in `ahead`, and nothing waits in
+  // it. It is less than one request takes.
+  const idle = Math.min(leases.largest, dealt)
+  return waiting - Math.max(idle, dealt - Math.max(0, limits.capacity - request.reserved))
 }
 
 interface RoomRequest {

@@ -1256,6 +1256,21 @@ export function conformance(
         expectLevels(t, await admit(store, [filling], 0), [0], 'but a bucket that a rejected request fills')
       }))
 
+    await test('a slot that lies ahead of an idle bucket is not more that waits: of b + 1 exactly b are admitted', t =>
+      within(t, LEASE_LIFE, async t => {
+        const one = perSecond(0.4, 3)
+        await admit(store, [one])
+        const notBefore = clock.now() + FRAME / 2
+        slotOf(await store.claim({ stack: [one], cost: 1, since: 0, notBefore, within: FRAME }))
+        await admit(other, [one])
+        const answer = await lease(other, one, { lacks: 1, demand: [{ priority: 3, weight: 1, cost: 1 }] })
+        t.ok(answer.level <= 2, `${answer.level} after two`)
+        t.equal((await admit(store, [one])).admitted, true, 'the third')
+        t.match(await admit(store, [one]), { admitted: false, reason: 'overflow' }, 'and no more')
+        await lease(other, one, { lacks: 2, demand: [{ priority: 3, weight: 1, cost: 2 }] })
+        t.match(await admit(store, [one]), { admitted: false, reason: 'overflow' }, 'nor after a report')
+      }))
+
     await test('who leases nothing is told the level without leased room and its growth, and leaves no trace', t =>
       within(t, FRAME + LEASE_LIFE, async t => {
         const one = perSecond(100, 1_000)
