@@ -119,7 +119,7 @@ export interface ProxyContext {
   leaving: boolean
   /** The server is shutting down: it accepts no more, and requests that were sent ahead of answers are answered 503. */
   draining: boolean
-  /** Requests that have begun and have not ended, and connections whose last request is waited for. */
+  /** Requests that have begun and have not ended, connections whose last request is waited for, and a process with guests here. */
   inProgress: number
   idle(): void
 }

@@ -144,11 +144,13 @@ async function run(
     notifier?.stopping()
     await succession.giveUp()
   }
+  predecessor?.hold()
   try {
     await drain(service, signal, { limits: current().limits, log })
   } finally {
     await flushTelemetry()
-    // Either would keep the process alive.
+    // Each would keep the process alive.
+    predecessor?.release()
     await admin?.close()
     watch.close()
   }

@@ -149,6 +149,8 @@ export class Succession {
     if (predecessor === undefined && notifier === undefined) {
       const status = standBy(successor, () => this.#first!.serving)
       return async () => {
+        // It need not wait for requests of this process any more.
+        successor.disconnect()
         process.exitCode = await status
       }
     }
@@ -342,7 +344,13 @@ export class Predecessor {
       tell: news => this.#send({ verb: 'news', news }),
       machine: MACHINE,
     })
-    process.once('disconnect', () => guests.close())
+    // If this process ended before them, the one before would decide on them again, and the successor of this one as well.
+    context.inProgress += 1
+    process.once('disconnect', () => {
+      guests.close()
+      context.inProgress -= 1
+      if (context.inProgress === 0) context.idle()
+    })
     await this.#receive(ownLevels(context), message => {
       if (message.verb === 'order') guests.obey(message.order)
     })
@@ -391,6 +399,15 @@ export class Predecessor {
         .on('error', () => undefined)
         .end(String(process.pid))
     // The channel shall not keep this process alive.
+    process.channel?.unref()
+  }
+
+  /** While this process drains it waits for the one before, which may have requests here. */
+  hold(): void {
+    process.channel?.ref()
+  }
+
+  release(): void {
     process.channel?.unref()
   }
 
