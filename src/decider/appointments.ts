@@ -16,7 +16,7 @@
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import { type Bucket, type BucketPlace, change, reservedOf, type StoredPromise } from './bucket.js'
-import { FRAME, MOST_PROMISES, SHORTEST_WINDOW } from './constants.js'
+import { FRAME, MOST_NAMED, MOST_PROMISES, SHORTEST_WINDOW } from './constants.js'
 import { isCost, LONGEST_WINDOW, slackOf, windowOf } from './costs.js'
 import type { AppointmentAnswer, AppointmentRequest, Redemption } from './record.js'
 
@@ -40,7 +40,8 @@ function repeat(
   now: number,
 ): AppointmentAnswer | undefined {
   for (const known of listOf(bucket)) {
-    if (known.booking !== 0 && known.client === client) {
+    if (client !== 0 && known.client === client) {
+      // Those without a booking that are over are forgotten by now.
       if (known.at > now || known.until >= now + fit) {
         return answerOf(known, known.at > now ? known.at - now : fit, cost, now)
       }
@@ -78,15 +79,28 @@ function promiseNew(place: BucketPlace, request: Appointment, now: number): Appo
     return answerOf(made, at - now, cost, now)
   }
   const more = Math.min(request.more, Math.max(0, free))
-  addPlain(bucket, cost + more, at + more / rate)
+  addPlain(bucket, { client, cost, at }, more)
   return { after: at - now, booking: 0, window: 0, made: true, more }
 }
 
-/** All promises without a booking are one entry, the last one. */
-function addPlain(bucket: Bucket, cost: number, at: number): void {
+/**
+ * Without a booking. The client that asks has an entry of its own, so that it is told the same in every instance, as long as there
+ * are few. All others are one entry.
+ */
+function addPlain(bucket: Bucket, asked: Pick<StoredPromise, 'client' | 'cost' | 'at'>, more: number): void {
+  const { client, cost, at } = asked
+  let named = 0
+  for (const each of listOf(bucket)) if (each.booking === 0 && each.client !== 0) named += 1
+  const isNamed = client !== 0 && named < MOST_NAMED
+  if (isNamed) listOf(bucket).push({ client, booking: 0, cost, at, until: at })
+  const rest = isNamed ? more : cost + more
+  if (rest > 0 || !isNamed) addOther(bucket, rest, at + more / bucket.rate)
+}
+
+function addOther(bucket: Bucket, cost: number, at: number): void {
   const added = { client: 0, booking: 0, cost, at, until: at }
   for (const each of listOf(bucket)) {
-    if (each.booking === 0) {
+    if (each.booking === 0 && each.client === 0) {
       added.cost += each.cost
       drop(bucket, each)
       break

@@ -28,9 +28,9 @@ export interface Bucket {
   promises: StoredPromise[] | undefined
 }
 
-/** A booking, or all other promises of the bucket as one entry: only their last moment and cost count. */
+/** A booking, a client's promise without one, or all others as one entry: of these only their last moment and cost count. */
 export interface StoredPromise {
-  /** 0: all that have not booked. */
+  /** 0: all others. */
   readonly client: number
   /** The number of a booking. 0: it keeps no room. */
   readonly booking: number

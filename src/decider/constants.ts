@@ -39,8 +39,10 @@ export const SAME_SLOT = 1e-3
 export const SHIFTED = 8
 /** ms. An instance is there for this long after its heartbeat. */
 export const BEAT_LIFE = 3_000
-/** Bookings of one bucket instance, and promises without one as one more: it bounds what a server looks at. */
+/** Bookings of one bucket instance, and promises without one: it bounds what a server looks at. */
 export const MOST_PROMISES = 1_000
+/** Promises without a booking of which a store knows whose they are. */
+export const MOST_NAMED = 100
 /** ms. A booking that would keep room for a shorter time is not made: an answer takes its time, and room is leased for frames. */
 export const SHORTEST_WINDOW = 2 * FRAME
 /** A frame is full when instances expect more than this part of it. */

@@ -24,7 +24,7 @@ export interface AppointmentRequest {
   readonly cost: number
   /** Cost units of those behind it. One that books has nobody behind it. */
   readonly more: number
-  /** Stands for the client that books: a whole number. */
+  /** Stands for the first of them: a whole number, the same in all instances. 0: who they are is not known. */
   readonly client: number
   /** The number of a booking, if one is made: whole, and unlike all others. 0: only moments are asked for. */
   readonly booking: number

@@ -25,6 +25,8 @@ const MOST_PLACES = 16
 const MOST_SERIALS = 2 ** 40
 /** ms without a call after which the next one is made at once, even if the bucket is leased. */
 const QUIET = 1_000
+/** So few clients since the last call are asked about one by one. Of more only the moments of all are asked for. */
+const MOST_NAMED_AT_ONCE = 8
 /** ms without a question after the store has answered that it promises no more. */
 const FULL = 100
 
@@ -123,6 +125,7 @@ export class SharedPromises {
     }
     // It has become known meanwhile that the store does not answer.
     if (bucket.shard.mode !== 'claimed') return alone()
+    if (clients.length + bucket.promising.toldAhead <= MOST_NAMED_AT_ONCE) return this.#askForEach(bucket, clients)
     const question = questionOf(clients[0]!, now)
     const more = costBehind(clients, question.bucket.limits.rate)
     const expected = bucket.promising.expect(question.cost + more)
@@ -134,6 +137,36 @@ export class SharedPromises {
       },
       alone,
     )
+  }
+
+  /**
+   * In one message, but each by its name: then other instances tell it the same. Nothing is asked for ahead, as the store would not
+   * know who gets that.
+   */
+  #askForEach(bucket: StoredBucket, clients: readonly AskedClient[]): void {
+    const { store, clock } = this.#options
+    const now = clock.now()
+    let unanswered = clients.length
+    // What is needed now counts for the next call.
+    bucket.promising.expect(costOf(clients))
+    const answered = (): void => {
+      unanswered -= 1
+      if (unanswered === 0) this.#askSoon(bucket)
+    }
+    for (const client of clients) {
+      const question = { ...questionOf(client, now), client: numberOf(client.asks.arrival.client) }
+      when(
+        store.appoint!(question),
+        answer => {
+          this.#divide([client], question, answer)
+          answered()
+        },
+        () => {
+          client.alone()
+          answered()
+        },
+      )
+    }
   }
 
   /** @param request without what is asked for ahead */
@@ -194,6 +227,10 @@ function repeatedAhead(asks: Promisable, now: number): Rejection | undefined {
     if (known !== undefined && known.at <= now) extras!.promises!.drop(known)
   }
   return repeated(asks, now)
+}
+
+function costOf(clients: readonly AskedClient[]): number {
+  return clients.reduce((sum, { cost }) => sum + cost, 0)
 }
 
 function questionOf({ bucket, cost, maxWait, fitAt }: AskedClient, now: number): AppointmentRequest {

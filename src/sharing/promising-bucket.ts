@@ -55,6 +55,8 @@ export class PromisingBucket<C extends WaitingClient = WaitingClient> {
   /** When the next call may be made. A quiet bucket may have two at once, for the first client of a crowd and for the others. */
   nextCallAt = -Infinity
   #spare: { readonly part: PromisedPart; before: number; readonly since: number } | undefined
+  /** Clients that were told of it since the last call. */
+  toldAhead = 0
   /** Cost units that were told since the last call, and those that were needed from the one before to that. */
   #toldOfSpare = 0
   #neededBefore = 0
@@ -108,6 +110,7 @@ export class PromisingBucket<C extends WaitingClient = WaitingClient> {
     if (moment === undefined) return undefined
     spare.before = moment.place
     this.#toldOfSpare += client.cost
+    this.toldAhead += 1
     return moment
   }
 
@@ -121,6 +124,7 @@ export class PromisingBucket<C extends WaitingClient = WaitingClient> {
     const expected = Math.min(all, this.#neededBefore)
     this.#neededBefore = all
     this.#toldOfSpare = 0
+    this.toldAhead = 0
     return expected
   }
 
@@ -129,6 +133,7 @@ export class PromisingBucket<C extends WaitingClient = WaitingClient> {
     if (now - this.nextCallAt > FRAME) {
       this.#neededBefore = 0
       this.#toldOfSpare = 0
+      this.toldAhead = 0
     }
     this.nextCallAt = Math.max(this.nextCallAt + FRAME, now)
     const all = this.#waiting

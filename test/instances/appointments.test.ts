@@ -49,8 +49,11 @@ for (const [title, distance] of Object.entries(DISTANCES)) {
       const longest = Math.max(...world.processes.flatMap(({ tellingTook }) => tellingTook))
       // Two frames at most until a call, and the calls before it and for it, of 100 ms each where the instances are apart.
       t.ok(longest <= (title === 'near' ? 241 : 441), `${times} r: ${longest} ms until a rejection is told`)
-      for (const { promisesAskedAt } of world.processes)
-        t.ok(mostInSecond(promisesAskedAt) <= 10, `${times} r: ${mostInSecond(promisesAskedAt)} in a second`)
+      for (const { promisesAskedAt } of world.processes) {
+        // What is asked at one moment is one message.
+        const most = mostInSecond([...new Set(promisesAskedAt)])
+        t.ok(most <= 10, `${times} r: ${most} in a second`)
+      }
       const used =
         world.left.filter(({ at }) => at > world.clock.now() - 7_000 && at <= world.clock.now() - 1_000).length /
         (6 * RATE)

@@ -2,6 +2,7 @@
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate } from '../../src/core/queue/lane.js'
+import { keptIn } from '../../src/core/structures/maps.js'
 import { FRAME } from '../../src/decider/constants.js'
 import type { AppointmentAnswer, AppointmentRequest } from '../../src/decider/record.js'
 import { SharedPromises } from '../../src/sharing/promises.js'
@@ -54,6 +55,42 @@ t.test('a client that another bucket delays a little longer is told by the first
   t.same(told, [2 * WAY, retryAfterMs - 2 * WAY])
   t.equal(calls, 1)
 })
+
+t.test(
+  'a client that asks two instances in turn has one promise, and the next client is told one slot later',
+  async t => {
+    const clock = createVirtualClock()
+    const store = createMemoryStore({ clock })
+    const route = { name: 'route', gate: new Gate() }
+    const instances = [0, 1].map(() => {
+      const bucket = new StoredBucket(limits(0.2, 10), 'all', () => '', shardIn('claimed'))
+      return { bucket, promises: new SharedPromises({ store, clock }) }
+    })
+    await store.admit({ stack: [instances[0]!.bucket.ref], cost: 10, maxWait: Infinity, claim: false })
+    const told = new Map<string, number[]>()
+    const ask = (client: string, { bucket, promises }: (typeof instances)[number]): void =>
+      promises.ask(
+        {
+          arrival: { route, stack: [bucket], cost: 1, client },
+          rejection: { reason: 'overflow', buckets: [bucket], retryAfterMs: 5_000 - clock.now() },
+          maxWait: Infinity,
+          tell: ({ retryAfterMs }) => keptIn(told, client, () => []).push(Math.round(clock.now() + retryAfterMs!)),
+        },
+        () => t.fail('the store answers'),
+      )
+    const clients = ['ann', 'bob', 'cho', 'dan']
+    for (const [number, client] of clients.entries()) {
+      for (let asked = 0; asked < 4; asked += 1) {
+        ask(client, instances[(number + asked) % 2]!)
+        // They come closer together than calls of one instance.
+        clock.runUntil(clock.now() + 60)
+      }
+    }
+    clock.runUntil(clock.now() + 2 * FRAME)
+    for (const [number, client] of clients.entries())
+      t.same(told.get(client), Array(4).fill(5_000 * (number + 1)), client)
+  },
+)
 
 t.test('after a reset nobody is told the last moment from before it', async t => {
   const clock = createVirtualClock()

@@ -250,6 +250,33 @@ export function conformance(
       t.same((await many(other, 100)).slice(1), [0, false])
     })
 
+    await test('promises without bookings: a client that is named is told the same by all instances, the next one a slot later', async t => {
+      const one = bucket(360, 10)
+      await admit(store, [one], 10)
+      const begun = clock.now()
+      const momentOf = async (client: number, at: Store): Promise<number> => {
+        const { after, made, booking } = await ask(at, {
+          bucket: one,
+          client,
+          fit: Math.max(0, begun + 10_000 - clock.now()),
+        })
+        t.same([made, booking], [true, 0])
+        return clock.now() + after
+      }
+      const first = await momentOf(1, store)
+      const second = await momentOf(2, other)
+      t.ok(Math.abs(second - first - 10_000) < 100, `${second - first} ms later`)
+      for (const at of [store, other]) {
+        t.ok(Math.abs((await momentOf(1, at)) - first) < 100)
+        t.ok(Math.abs((await momentOf(2, at)) - second) < 100)
+      }
+      const many = await ask(store, { bucket: one, client: 3, more: 4, fit: 0 })
+      t.equal(many.more, 4)
+      const third = clock.now() + many.after
+      t.ok(Math.abs((await momentOf(4, other)) - third - 50_000) < 100, 'behind all that were told at once')
+      t.ok(Math.abs((await momentOf(3, other)) - third) < 100)
+    })
+
     await test('promises without bookings: what is over before the rate rises is over at the new rate', async t => {
       const slow = bucket(1, 10)
       const first = await ask(store, { bucket: slow, client: 0, cost: 0.5, more: 100 })
