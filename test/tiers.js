@@ -22,6 +22,7 @@ export const SHARED = [
   ],
   ...['instances/appointments', 'instances/bursts', 'instances/claims', 'instances/latecomer', 'instances/leases'],
   ...['instances/longest-wait', 'instances/lost-answers', 'instances/order', 'instances/random', 'instances/simulator'],
+  'world/',
   ...['instances/small-buckets', 'outbound/arguments', 'outbound/context', 'outbound/leaky-bucket', 'outbound/run'],
 ]
 

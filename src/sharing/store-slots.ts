@@ -110,7 +110,7 @@ class Grant implements Timed, Demand {
     this.costs = costs
     this.at = at
     this.slot = slot
-    this.until = Math.min(slot === undefined ? Infinity : at + SLOT_GRACE, usableUntil(parts))
+    this.until = slot === undefined ? usableUntil(parts) : Math.min(at + SLOT_GRACE, meetsUntil(parts) + SAME_GRANT)
     this.parts = parts
     this.#claimed = refsFor(parts.claimed, question)
     this.#own = countOwn(parts, stored(lane.stack))
@@ -241,7 +241,7 @@ export class StoreSlots implements SlotSource {
       this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + costAt(ticket, place))
     }
     const since = now - arrivedAt
-    const notBefore = taken.length === 0 ? {} : { notBefore: from, within: Math.max(0, usableUntil(parts) - from) }
+    const notBefore = taken.length === 0 ? {} : { notBefore: from, within: Math.max(0, meetsUntil(parts) - from) }
     const ahead = this.ahead(stack)
     const own = countOwn(parts, stack)
     const asked = this.#store.claim({ stack: refsFor(claimed, ticket), cost, since, ahead, own, ...notBefore })
@@ -675,7 +675,7 @@ export class StoreSlots implements SlotSource {
     const last = Math.max(...frees)
     const bucket = parts.claimed[frees.indexOf(last)]!
     // Others lease the bucket, or the claim came too late.
-    const isMet = parts.taken.length > 0 && last <= usableUntil(parts)
+    const isMet = parts.taken.length > 0 && last <= meetsUntil(parts)
     const horizon = this.#horizon(parts.claimed)
     for (const leased of parts.leased) {
       if (leased.lease === undefined || !allPass(leased, bucket)) continue
@@ -796,6 +796,15 @@ function evenGraceOf({ half, isOnlyLessee }: BucketLease, { limits }: SharedBuck
 
 function usableUntil({ taken }: Parts): number {
   return Math.min(...taken.map(({ until }) => until))
+}
+
+/**
+ * Until when a claimed slot can be to meet the leased ones, in ms. It is mapped by another answer than they are, and the schedules of two
+ * buckets in a stack follow each other: often one of its slots is exactly where the other's lapses. Without the tolerance a lane loses
+ * that one again and again.
+ */
+function meetsUntil(parts: Parts): number {
+  return usableUntil(parts) + SAME_GRANT
 }
 
 function isClaimed(bucket: SharedBucket): boolean {

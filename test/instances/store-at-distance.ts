@@ -59,6 +59,8 @@ export interface ConnectionOptions {
   /** The reach of that store, set for each caller. */
   readonly reach: Reach
   readonly clock: Clock
+  /** The clock of the store. Absent: the same. */
+  readonly storeNow?: () => number
   /** The caller's: answers arrive by it. */
   readonly awake?: Clock
   readonly distance: Distance
@@ -71,7 +73,7 @@ export interface ConnectionOptions {
 type Verbs = Record<string, (...args: readonly unknown[]) => unknown>
 
 export function connect(options: ConnectionOptions): Connection {
-  const { clock, awake = clock, distance, answered } = options
+  const { clock, storeNow = clock.now, awake = clock, distance, answered } = options
   const offset = new Offset()
   const roundTrip = new RoundTrip()
   const carryOut = verbsAtDistance(options, roundTrip)
@@ -128,10 +130,10 @@ export function connect(options: ConnectionOptions): Connection {
     clock.at(lastThere, () => {
       if (open === calls) open = undefined
       if (connection.down) return fail(calls)
-      const theirs = clock.now()
+      const theirs = storeNow()
       for (const call of calls) call.value = carryOut[call.verb]!(...call.args)
       if (connection.loses !== undefined) return fail(calls)
-      lastBack = Math.max(lastBack, theirs + distance.back())
+      lastBack = Math.max(lastBack, clock.now() + distance.back())
       awake.at(lastBack, () => {
         if (connection.gone) return
         const received = clock.now()
@@ -158,7 +160,7 @@ export function connect(options: ConnectionOptions): Connection {
 
   // As a connection that greets.
   const [there, back] = [distance.there(), distance.back()]
-  offset.learn(clock.now(), clock.now() + there + back, clock.now() + there)
+  offset.learn(clock.now(), clock.now() + there + back, storeNow() + there)
   roundTrip.learn(there + back, 0)
 
   const verbs = Object.keys(carryOut).map(verb => [verb, (...args: readonly unknown[]) => ask(verb, args)])
