@@ -37,6 +37,8 @@ export interface Verdict {
 interface Request extends ArriveEntry {
   decide: DecideEntry | undefined
   releasedAt: number | undefined
+  /** When it was sent again. */
+  readonly resentAt: number[]
   end: EndEntry | undefined
 }
 
@@ -135,7 +137,7 @@ function requestsOf(history: History, problems: Problem[]): Request[] {
   const requests = new Map<number, Request>()
   for (const entry of history) {
     if (entry.what === 'arrive')
-      requests.set(entry.request, { ...entry, decide: undefined, releasedAt: undefined, end: undefined })
+      requests.set(entry.request, { ...entry, decide: undefined, releasedAt: undefined, resentAt: [], end: undefined })
     else if (entry.what === 'decide' || entry.what === 'release' || entry.what === 'end')
       follow(requests.get(entry.request)!, entry, problems)
   }
@@ -143,6 +145,7 @@ function requestsOf(history: History, problems: Problem[]): Request[] {
 }
 
 function follow(request: Request, entry: DecideEntry | ReleaseEntry | EndEntry, problems: Problem[]): void {
+  if (entry.what === 'release' && entry.again) return void request.resentAt.push(entry.at)
   const before = entry.what === 'release' ? request.releasedAt : request[entry.what]
   const text = `request ${entry.request}: ${entry.what} at ${entry.at}`
   if (before !== undefined) problems.push({ rule: 'one end', text: `${text}, once more` })
@@ -230,7 +233,7 @@ function withinRate(seen: Seen): void {
       if (left.length === 0) continue
       const costs = left.map(({ cost }) => cost)
       const allowed = allowedIn(seen, bucket, from, Math.max(...costs))
-      const times = left.map(({ releasedAt }) => releasedAt!)
+      const times = left.map(({ at }) => at)
       const worst = worstBurst(times, limitsAt(bucket, from).rate, costs)
       if (worst <= allowed) continue
       const text = `${worst.toFixed(3)} above r * W in a window from ${from} to ${to}, allowed are ${allowed.toFixed(3)}`
@@ -240,9 +243,16 @@ function withinRate(seen: Seen): void {
 }
 
 /** In the order of time, those at the end of the span not included. */
-function releasesIn({ requests }: BucketSeen, { from, to }: Span): Request[] {
-  const found = requests.filter(({ releasedAt = -1 }) => releasedAt >= from && releasedAt < to)
-  return found.sort((one, other) => one.releasedAt! - other.releasedAt!)
+function releasesIn({ requests }: BucketSeen, { from, to }: Span): Sent[] {
+  const found: Sent[] = []
+  for (const { releasedAt, resentAt, cost } of requests)
+    for (const at of [releasedAt ?? -1, ...resentAt]) if (at >= from && at < to) found.push({ at, cost })
+  return found.sort((one, other) => one.at - other.at)
+}
+
+interface Sent {
+  readonly at: number
+  readonly cost: number
 }
 
 /** How much more than r * W a window may have. */
@@ -390,6 +400,8 @@ const DISTURBED: Margins = {
   leave: { before: 0, after: 1_500 },
   join: { after: 1_500 },
   pause: { after: 300 },
+  // Its breaker keeps requests away for a while.
+  upstream: { after: 12_000 },
 }
 
 /** Spans in which something waits in a bucket without a break. */
@@ -439,7 +451,7 @@ function noGapIn(seen: Seen, bucket: BucketSeen, span: Span): void {
   const turns = isBefore ? new Set(requests.map(({ keys }) => keys[0])).size : 1
   const allowed = 2 * slowestOf(seen, bucket, span.from) * turns + leasing(assumed)
   let before = span.from
-  for (const at of [...releasesIn(bucket, span).map(({ releasedAt }) => releasedAt!), span.to]) {
+  for (const at of [...releasesIn(bucket, span).map(({ at }) => at), span.to]) {
     const text = `nothing left from ${before} to ${at}, allowed are ${allowed}`
     if (at - before > allowed + SAME) problems.push({ rule: 'gap', text: `${nameOf(bucket)}: ${text}` })
     before = at
@@ -539,7 +551,10 @@ function metricsAgree(history: History): (seen: Seen) => void {
   return ({ requests, problems }) => {
     for (const entry of history) {
       if (entry.what !== 'metric') continue
-      const count = requests.filter(({ end }) => end?.how === entry.name).length
+      // Those that make room for others count as rejected.
+      const isIt = (how: string | undefined): boolean =>
+        how === entry.name || (how === 'evicted' && entry.name === 'rejected')
+      const count = requests.filter(({ end }) => isIt(end?.how)).length
       if (count !== entry.sum)
         problems.push({ rule: 'metrics', text: `${entry.name} is ${entry.sum}, the history has ${count}` })
     }

@@ -56,7 +56,7 @@ export class CoreInstance implements Instance {
     const { scenario } = world
     this.#world = world
     this.number = number
-    this.#buckets = scenario.buckets
+    this.#buckets = world.buckets()
     this.#gate = new Gate(scenario.maxInFlight)
     const clock = world.clockOf(number, () => this.#isGone)
     this.#clock = clock
@@ -136,6 +136,8 @@ export class CoreInstance implements Instance {
     const { record } = this.#world
     const { request } = open.ask
     const at = this.#clock.now()
+    // One that is cancelled here may have had its turn, and is released all the same.
+    if (verdict instanceof Ticket) open.ticket = verdict
     if (open.isOver) {
       // It has hung up while the store was asked.
       if (verdict instanceof Ticket) this.#shaper.cancel(verdict)
@@ -147,9 +149,7 @@ export class CoreInstance implements Instance {
       return this.#released(open)
     }
     if (verdict instanceof Ticket) {
-      record({ what: 'decide', at, request, verdict: 'queued' })
-      open.ticket = verdict
-      return
+      return record({ what: 'decide', at, request, verdict: 'queued' })
     }
     const { reason, retryAfterMs } = verdict
     record({ what: 'decide', at, request, verdict: 'rejected', reason, retryAfterMs })
@@ -253,6 +253,12 @@ export class CoreInstance implements Instance {
 
   pause(ms: number): void {
     this.#shaper.engine.pause(this.#gate, ms)
+  }
+
+  upstreamIs(): void {}
+
+  counts(): ReadonlyMap<EndEntry['how'], number> {
+    return new Map()
   }
 
   left(): RestEntry['left'] {

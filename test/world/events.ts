@@ -2,8 +2,11 @@
 import type { Connection } from '../instances/store-at-distance.js'
 import type { FaultKind } from './history.js'
 import type { Instance } from './instance.js'
-import type { EventPlan } from './scenario.js'
+import type { BucketPlan, EventPlan } from './scenario.js'
+import type { Condition } from './virtual-upstream.js'
 import type { Running } from './world.js'
+
+const CONDITIONS: readonly Condition[] = ['slow', 'dying', 'lying', 'refusing']
 
 type Effect = (event: EventPlan, running: Running) => void
 
@@ -86,22 +89,23 @@ const EFFECTS: Readonly<Record<FaultKind, Effect>> = {
   reload(event, running) {
     note(event, running, 0)
     const { record, clock, instances } = running
-    running.buckets = running.buckets.map(bucket => ({ ...bucket, perSecond: bucket.perSecond * event.by }))
-    for (const { name, perSecond, capacity, burst } of running.buckets)
+    const buckets = running.buckets().map(bucket => ({ ...bucket, perSecond: bucket.perSecond * event.by }))
+    running.configure(buckets)
+    for (const { name, perSecond, capacity, burst } of buckets)
       record({
         ...{ what: 'limits', at: clock.now(), bucket: name, rate: perSecond / 1_000, capacity },
         ...(burst !== undefined && { burst }),
       })
-    for (const instance of instances) instance.reload(running.buckets)
+    for (const instance of instances) instance.reload(buckets)
   },
 
   override(event, running) {
     note(event, running)
-    const { clock, record, instances, buckets } = running
-    const [bucket] = buckets as [Running['buckets'][number]]
+    const { clock, record, instances } = running
+    const [bucket] = running.buckets() as [BucketPlan]
     const key = bucket.isOwn ? event.client : 'all'
     const set = (rate: number | undefined): void => {
-      const present = rate ?? running.buckets[0]!.perSecond / 1_000
+      const present = rate ?? running.buckets()[0]!.perSecond / 1_000
       const { name, capacity, burst } = bucket
       record({
         ...{ what: 'limits', at: clock.now(), bucket: name, key, rate: present, capacity },
@@ -120,11 +124,14 @@ const EFFECTS: Readonly<Record<FaultKind, Effect>> = {
 
   upstream(event, running) {
     note(event, running)
+    const { clock, instances } = running
+    instances[0]!.upstreamIs(CONDITIONS[event.by]!)
+    clock.at(clock.now() + event.lasts, () => instances[0]!.upstreamIs('well'))
   },
 
   reset(event, running) {
     note(event, running, 0)
-    const [bucket] = running.buckets as [Running['buckets'][number]]
+    const [bucket] = running.buckets() as [BucketPlan]
     const [instance] = chosen(event, running)
     instance?.reset(bucket, bucket.isOwn ? event.client : 'all')
   },

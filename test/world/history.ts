@@ -93,14 +93,16 @@ export interface ReleaseEntry {
   readonly what: 'release'
   readonly at: number
   readonly request: number
+  /** It was sent before, and its connection broke. */
+  readonly again?: boolean
 }
 
 export interface EndEntry {
   readonly what: 'end'
   readonly at: number
   readonly request: number
-  /** `lost`: with its instance. */
-  readonly how: 'done' | 'hung-up' | 'expired' | 'evicted' | 'rejected' | 'lost'
+  /** `lost`: with its instance. `failed`: its upstream did. */
+  readonly how: 'done' | 'hung-up' | 'expired' | 'evicted' | 'rejected' | 'failed' | 'lost'
 }
 
 /** What an instance says of itself when all is over. */
@@ -113,11 +115,11 @@ export interface RestEntry {
   readonly left: Readonly<Record<string, number>>
 }
 
-/** The sum of a metric over all instances. */
+/** Ends of a kind, as the metrics of all instances count them. */
 export interface MetricEntry {
   readonly what: 'metric'
   readonly at: number
-  readonly name: string
+  readonly name: EndEntry['how']
   readonly sum: number
 }
 

@@ -2,8 +2,9 @@
 import type { Clock } from '../../src/core/clock.js'
 import type { HeapClock } from '../instances/heap-clock.js'
 import type { Connection } from '../instances/store-at-distance.js'
-import type { Entry, RestEntry } from './history.js'
+import type { EndEntry, Entry, RestEntry } from './history.js'
 import type { BucketPlan, ClientPlan, Scenario } from './scenario.js'
+import type { Condition } from './virtual-upstream.js'
 
 export interface Ask {
   readonly request: number
@@ -28,6 +29,8 @@ export interface Ending {
 export interface World {
   readonly scenario: Scenario
   readonly clock: HeapClock
+  /** The configuration in force. */
+  buckets(): readonly BucketPlan[]
   chance(): number
   record(entry: Entry): void
   /** Continuations are to run before time goes on. */
@@ -58,6 +61,10 @@ export interface Instance {
   reset(bucket: BucketPlan, key: string): void
   /** Its upstream asks for a pause of so many ms. */
   pause(ms: number): void
+  /** All instances have one upstream. */
+  upstreamIs(condition: Condition): void
+  /** How many requests ended how, as its metrics count them. Empty: it has none. */
+  counts(): ReadonlyMap<EndEntry['how'], number>
   /** What should be 0 now. */
   left(): RestEntry['left']
   close(): Promise<void>

@@ -3,19 +3,25 @@
  *
  *     node build/test/world/run.js SEED            its scenario, its history and its problems
  *     node build/test/world/run.js FROM TO         what of these seeds fails, and how often what came about
+ *
+ * With SHAPER_PROXIES=1 they are worlds of whole proxies.
  */
 import { check } from './checker.js'
 import { CoreInstance } from './core-instance.js'
 import type { Open } from './instance.js'
-import { scenarioOf } from './scenario.js'
+import { fitProxies, openProxies } from './proxy-world.js'
+import { type Scenario, scenarioOf } from './scenario.js'
 import { describe, explain, newTally, tryWorld } from './seeds.js'
 import { runWorld } from './world.js'
 
 const print = (line: string): boolean => process.stdout.write(`${line}\n`)
-const open = (): Open => (world, number) => new CoreInstance(world, number)
+const areProxies = process.env.SHAPER_PROXIES === '1'
+const openCore = (): Open => (world, number) => new CoreInstance(world, number)
+const open = areProxies ? openProxies : openCore
+const makeScenario = (seed: number): Scenario => (areProxies ? fitProxies(scenarioOf(seed)) : scenarioOf(seed))
 
 async function runOne(seed: number): Promise<void> {
-  const scenario = scenarioOf(seed)
+  const scenario = makeScenario(seed)
   const history = await runWorld(scenario, open())
   for (const entry of history) print(JSON.stringify(entry))
   print(JSON.stringify(scenario))
@@ -29,7 +35,7 @@ async function runMany(from: number, to: number): Promise<void> {
   const began = performance.now()
   let failed = 0
   for (let seed = from; seed <= to; seed += 1) {
-    const scenario = scenarioOf(seed)
+    const scenario = makeScenario(seed)
     const problems = await tryWorld(scenario, open(), tally)
     if (problems.length === 0) continue
     failed += 1
@@ -50,3 +56,5 @@ async function runMany(from: number, to: number): Promise<void> {
 const [from, to] = process.argv.slice(2).map(Number)
 if (to === undefined) await runOne(from ?? 1)
 else await runMany(from!, to)
+// A world leaves servers behind that listen.
+process.exit()

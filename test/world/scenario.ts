@@ -74,6 +74,8 @@ export interface Scenario {
   readonly keepsOrder: boolean
   /** Time goes on while an instance works. */
   readonly isReal: boolean
+  /** Turns of the event loop in which nothing happens, until all that follows a moment has happened. */
+  readonly turns: number
   /** ms for which clients come. */
   readonly load: number
   readonly clients: readonly ClientPlan[]
@@ -152,6 +154,7 @@ export function scenarioOf(seed: number): Scenario {
     jitter: hasStore ? d.oneOf([0, 0, 1, 4]) : 0,
     keepsOrder: d.is(0.3),
     isReal: d.is(0.5),
+    turns: 1,
     load,
     clients: Array.from({ length: count }, (_, at) => clientOf(d, `client-${at}`, frame)),
     events: calm ? [] : Array.from({ length: 1 + d.below(4) }, () => eventOf(d, frame, count)),

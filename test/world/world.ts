@@ -8,7 +8,7 @@ import { createHeapClock } from '../instances/heap-clock.js'
 import { type Connection, connect } from '../instances/store-at-distance.js'
 import { type Back, startClient } from './clients.js'
 import { applyEvent } from './events.js'
-import type { Entry, History } from './history.js'
+import type { EndEntry, Entry, History } from './history.js'
 import type { Ending, Instance, Open, World } from './instance.js'
 import { type ClientPlan, dice, type EventPlan, type Scenario } from './scenario.js'
 
@@ -23,7 +23,7 @@ export interface Running extends World {
   /** By instance: until when it stands still, in ms. */
   readonly stillUntil: Map<number, number>
   readonly store: { ahead: number; slower: number }
-  buckets: Scenario['buckets']
+  configure(buckets: Scenario['buckets']): void
   /** ms: when the load began. */
   readonly start: number
   open(): Instance
@@ -49,6 +49,7 @@ async function run(scenario: Scenario, open: Open): Promise<History> {
   const storeNow = (): number => clock.now() + store.ahead
   const inner = createMemoryStore({ clock: { now: storeNow }, reach })
   let isStirred = false
+  let present = scenario.buckets
   let last = 0
   const movingNow = (): number => {
     last = Math.max(last + MOMENT, clock.now())
@@ -74,7 +75,7 @@ async function run(scenario: Scenario, open: Open): Promise<History> {
   }
 
   const world: World = {
-    ...{ scenario, clock, chance: d.chance, stirred },
+    ...{ scenario, clock, chance: d.chance, stirred, buckets: () => present },
     record: entry => void history.push(entry),
     clockOf(instance, isGone) {
       const awake = awakeOf(instance)
@@ -96,19 +97,28 @@ async function run(scenario: Scenario, open: Open): Promise<History> {
 
   async function pass(until: number): Promise<void> {
     while (clock.step(until)) {
-      if (!isStirred) continue
-      isStirred = false
-      // Continuations of any depth run before time goes on.
-      await new Promise(resolve => setImmediate(resolve))
+      if (isStirred) await calm()
     }
     clock.runUntil(until)
+  }
+
+  /** Continuations of any depth run before time goes on, and what they plan for the next turn. */
+  async function calm(): Promise<void> {
+    for (let turns = scenario.turns; turns > 0; turns -= 1) {
+      await new Promise(resolve => setImmediate(resolve))
+      if (isStirred) turns = scenario.turns
+      isStirred = false
+    }
   }
 
   const instances: Instance[] = []
   const start = 20 + 10 * (scenario.far + scenario.jitter)
   const running: Running = {
     ...world,
-    ...{ instances, stillUntil, store, start, buckets: scenario.buckets },
+    ...{ instances, stillUntil, store, start },
+    configure(buckets) {
+      present = buckets
+    },
     open() {
       const instance = open(world, instances.length)
       instances.push(instance)
@@ -116,7 +126,9 @@ async function run(scenario: Scenario, open: Open): Promise<History> {
     },
   }
   for (let count = 0; count < scenario.instances; count += 1) running.open()
+  await calm()
   await pass(start)
+  while (instances.some(({ isUp }) => !isUp)) await pass(clock.now() + 1)
   assume(running)
   const until = start + scenario.load
   const door = doorOf(running, until)
@@ -130,6 +142,7 @@ async function run(scenario: Scenario, open: Open): Promise<History> {
     const waiting = [...inner.parts()].filter(part => 'bucket' in part)
     history.push({ what: 'rest', at: clock.now(), instance: -1, left: { buckets: waiting.length } })
   }
+  tellCounts(running)
   for (const instance of instances) void instance.close()
   await pass(clock.now() + 1_000)
   return history
@@ -169,6 +182,13 @@ function assume({ scenario, record, clock }: Running): void {
 function rest({ instances, record, clock }: Running): void {
   for (const instance of instances)
     if (instance.isUp) record({ what: 'rest', at: clock.now(), instance: instance.number, left: instance.left() })
+}
+
+function tellCounts({ instances, record, clock }: Running): void {
+  const sums = new Map<EndEntry['how'], number>()
+  for (const instance of instances)
+    for (const [name, count] of instance.counts()) sums.set(name, (sums.get(name) ?? 0) + count)
+  for (const [name, sum] of sums) record({ what: 'metric', at: clock.now(), name, sum })
 }
 
 /** How clients reach the instances. */

@@ -47,6 +47,8 @@ export class Http1Connection
   current: PipelinedRequest | undefined
   readonly #home: ConnectionHome
   readonly #parser: RequestParser
+  /** Of TLS, and of a stream that is no socket of the kernel. All others read into one buffer. */
+  readonly #bringsChunks: boolean
   #mode: 'open' | 'stream' | 'ending' = 'open'
   #request: RequestHead | undefined
   #answer: Http1Answer | undefined
@@ -73,13 +75,14 @@ export class Http1Connection
     super()
     this.#home = home
     this.encrypted = 'encrypted' in accepted
+    this.#bringsChunks = this.encrypted || !isOfKernel(accepted)
     // What came with a PROXY header.
-    const early = !this.encrypted && accepted.readableLength > 0 ? (accepted.read() as Buffer) : undefined
-    this.socket = this.encrypted ? accepted : shareInput(accepted, this)
+    const early = !this.#bringsChunks && accepted.readableLength > 0 ? (accepted.read() as Buffer) : undefined
+    this.socket = this.#bringsChunks ? accepted : shareInput(accepted, this)
     if (early !== undefined) process.nextTick(() => this.read(early, early.length))
-    if (this.encrypted) {
-      // The handshake has said which protocol it speaks. TLS brings chunks of its own.
-      this.#preface = -1
+    // The handshake has said which protocol it speaks.
+    if (this.encrypted) this.#preface = -1
+    if (this.#bringsChunks) {
       this.#readChunk = chunk => void this.read(chunk, chunk.length)
       this.socket.on('data', this.#readChunk)
     }
@@ -144,8 +147,9 @@ export class Http1Connection
   read(buffer: Buffer, end: number): boolean {
     if (this.#mode === 'open' && this.#preface >= 0) this.#readFirst(buffer, end)
     else if (this.#mode === 'open') this.#take(buffer, end)
-    // Over TLS the stream has it already.
-    else if (this.#mode === 'stream') return this.encrypted || this.socket.push(Buffer.from(buffer.subarray(0, end)))
+    // A stream that brings chunks has it already.
+    else if (this.#mode === 'stream')
+      return this.#bringsChunks || this.socket.push(Buffer.from(buffer.subarray(0, end)))
     else this.#watch(this.#deadlines)
     return true
   }
@@ -394,7 +398,7 @@ export class Http1Connection
     this.#mode = 'ending'
     this.#parser.stop()
     this.#lingerOn()
-    if (!this.encrypted) this.socket.on('data', ignore)
+    if (!this.#bringsChunks) this.socket.on('data', ignore)
     this.socket.end()
     this.socket.resume()
   }
@@ -497,6 +501,11 @@ function ignore(): void {}
 
 /** All plain connections of clients read into it. What a read brings is used up or copied before the next one. */
 const INPUT = Buffer.allocUnsafeSlow(64 * 1024)
+
+/** Node does not declare this field. It is the same in Node 20, 22 and 24. */
+function isOfKernel(socket: Socket): boolean {
+  return (socket as { _handle?: object | null })._handle != null
+}
 
 /**
  * Reads an accepted socket into a buffer that all sockets share. Node offers that for sockets that connect, and not for

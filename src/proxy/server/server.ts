@@ -43,6 +43,7 @@ import { DepartingShaper, type GuestNews, type Link } from '../succession/depart
 import { Timetable } from '../timetable.js'
 import { SharedAdaptive } from '../upstream/adaptive-limit.js'
 import { FollowedNames, type OpenResolver } from '../upstream/followed-names.js'
+import type { OpenerOf } from '../upstream/opener.js'
 import { Upstreams } from '../upstream/upstreams.js'
 
 /** ms that a client may leave our own answer unread. */
@@ -95,13 +96,21 @@ export interface ProxyOptions {
   readonly observer?: Observer
   /** Resolves names for egress. Default: as the system does. */
   readonly resolveName?: ResolveName
+  /** Opens connections to upstreams, but for tunnels. Default: over the network. */
+  readonly openerOf?: OpenerOf
   /** Asks DNS for upstreams with `dns`. Default: the servers of the system, or of the configuration. */
   readonly openResolver?: OpenResolver
   readonly propagate?: Propagate | undefined
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
   /** The store that instances share. Undefined: memory. */
-  readonly shared?: { readonly store: Store; readonly onOutage: OnOutage; readonly least?: LeastInstances }
+  readonly shared?: {
+    readonly store: Store
+    readonly onOutage: OnOutage
+    readonly least?: LeastInstances
+    /** Unlike that of all other instances. Default: a new one. */
+    readonly id?: string
+  }
   /** Sockets that another process listens on, by the place in `listen`. Absent: it opens its own. */
   readonly handed?: readonly (HandedSocket | undefined)[]
   /** Reads limits of single keys. Default: in a thread. */
@@ -143,6 +152,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     adaptiveFound: limit => sharedAdaptive?.tell(limit),
     isShared: shared !== undefined,
     lookupFor: egress && (port => egress.lookupFor(port)),
+    openerOf: options.openerOf,
     names: new FollowedNames({
       clock,
       open: options.openResolver,
@@ -202,7 +212,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const allBodyLimits = [new BodyLimits(clock, settings.limits)]
   let drained = (): void => undefined
   const sharing =
-    shared && new Sharing({ ...shared, clock, id: randomUUID(), changed: news => observer.shared?.(news) })
+    shared && new Sharing({ id: randomUUID(), ...shared, clock, changed: news => observer.shared?.(news) })
   const bodyBytes = new ByteBudget(settings.limits.bufferMemory)
   const tickets = new Tickets()
   tickets.configure(settings.ticketKeys)

@@ -2,7 +2,7 @@ import type { Socket } from 'node:net'
 import { Watched } from '../deadlines.js'
 import type { UploadBody } from '../http/client.js'
 import { fieldLines, ProtocolError } from '../http/fields.js'
-import type { Opener } from './opener.js'
+import type { Opens } from './opener.js'
 import { type ResponseHead, ResponseParser, type ResponseSink } from './response-parser.js'
 
 /** Methods whose requests have content, if only an empty one. */
@@ -77,7 +77,7 @@ export class UpstreamConnection extends Watched implements ResponseSink, Sending
   #closed = false
   #error: Error | undefined
 
-  constructor(opener: Opener, owner: ConnectionOwner) {
+  constructor(opener: Opens, owner: ConnectionOwner) {
     super()
     this.#owner = owner
     this.#socket = opener.open({

@@ -8,7 +8,7 @@ import {
   UpstreamConnection,
   type UpstreamRequest,
 } from './http1-connection.js'
-import type { Opener } from './opener.js'
+import type { Opens } from './opener.js'
 
 /** Spare connections that are kept ready for coming releases, at most. More are kept while these are too few. */
 const READY = 4
@@ -21,7 +21,7 @@ const SETTLED = 100
 const KEEP_ALIVE_MARGIN = 1_000
 
 export interface PoolOptions {
-  readonly opener: Opener
+  readonly opener: Opens
   readonly clock: Clock
   readonly connectTimeout: number
   /** How long an idle connection is kept, in ms. 0: each serves one request, and none is opened ahead. */
@@ -47,7 +47,7 @@ export interface Waiting extends Linked<Waiting> {
 export abstract class Pool<Connection extends Watched> implements BudgetUser {
   protected readonly options: PoolOptions
   protected readonly clock: Clock
-  protected opener: Opener
+  protected opener: Opens
   protected budget: ConnectionBudget
   /** Connections that are being opened. They all have the same time for it. */
   protected readonly opening: Deadlines<Connection>
@@ -178,7 +178,7 @@ export class ConnectionPool extends Pool<UpstreamConnection> implements Connecti
   }
 
   /** Opens new connections in another way. Those opened in advance are closed; those that have served stay. */
-  change(opener: Opener): void {
+  change(opener: Opens): void {
     this.opener = opener
     for (const connection of [...this.#all]) if (!connection.opened) connection.close()
     for (let spare = this.spare.takeNewest(); spare !== undefined; spare = this.spare.takeNewest()) spare.close()

@@ -5,7 +5,7 @@ import { DeadSessionWatch, isDead, LOOK, MAX_SENT_HEAD } from '../http/http2.js'
 import type { ResponseHandler, UpstreamRequest } from './http1-connection.js'
 import { NO_LONGER_USED, Pool, type PoolOptions, type Waiting } from './http1-pool.js'
 import { UpstreamStream } from './http2-stream.js'
-import type { Opener } from './opener.js'
+import type { Opens } from './opener.js'
 
 /** The code of a server that refuses HTTP/2 itself. */
 const REFUSED_ALERT = 'ERR_SSL_ALERT_NO_APPLICATION_PROTOCOL'
@@ -98,7 +98,7 @@ export class Http2Pool extends Pool<Session> {
     for (const session of [...this.#sessions]) if (session.streams.size === 0 && session.opened) session.leave()
   }
 
-  change(opener: Opener): void {
+  change(opener: Opens): void {
     this.opener = opener
     for (const session of [...this.#sessions]) if (!session.served) session.http2.destroy()
     this.useRoom()

@@ -36,7 +36,7 @@ class GuardedSocket extends Socket {
   }
 }
 
-interface SocketEvents {
+export interface SocketEvents {
   /** The connection, with TLS, is established. */
   onOpen(): void
   onRead: BytesReader
@@ -44,7 +44,16 @@ interface SocketEvents {
   beforeClose(): void
 }
 
-export class Opener {
+/** How connections to an upstream are opened. */
+export interface Opens {
+  /** Opens a connection for HTTP/2, to be read by another reader. */
+  openHttp2(): Socket
+  open(events: SocketEvents): Socket
+}
+
+export type OpenerOf = (options: ConnectOptions) => Opens
+
+export class Opener implements Opens {
   readonly #options: ConnectOptions
   /** Of the last TLS connection, to shorten the next handshake. */
   #session: Buffer | undefined
@@ -53,7 +62,6 @@ export class Opener {
     this.#options = options
   }
 
-  /** Opens a connection for HTTP/2, to be read by another reader. */
   openHttp2(): Socket {
     const { tls, ...to } = this.#options
     const shared = { ...to, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const

@@ -11,11 +11,13 @@ import { HealthCheck } from './health-check.js'
 import type { ResponseHandler, UpstreamRequest } from './http1-connection.js'
 import { ConnectionPool, type RequestSender } from './http1-pool.js'
 import { Http2Pool } from './http2-pool.js'
-import { Opener, type ServerAddress } from './opener.js'
+import { Opener, type OpenerOf, type Opens, type ServerAddress } from './opener.js'
 
 export interface ServerOptions {
   readonly clock: Clock
   readonly lookupFor: ((port: number) => LookupFunction) | undefined
+  /** Opens connections. Absent: over the network. */
+  readonly openerOf?: OpenerOf | undefined
 }
 
 /** A request that is on its way to a server. */
@@ -61,6 +63,7 @@ export class UpstreamServer {
   /** Bounds its connections. They count in the upstream's, too. */
   readonly budget: ConnectionBudget
   #tlsFiles: TlsFiles
+  readonly #openerOf: OpenerOf
   /** For requests without a place in the gate, if they do not share the other one. */
   readonly #ownPool: ConnectionPool | Http2Pool | undefined
   /** How often each has entered: one that is sent again may come back before its first answer is over. */
@@ -70,7 +73,7 @@ export class UpstreamServer {
   constructor(
     { url, origin = url, at, unknown, ...rules }: ServerSite,
     { settings, tlsFiles, limit, owner }: ServerParts,
-    { clock, lookupFor }: ServerOptions,
+    { clock, lookupFor, openerOf = options => new Opener(options) }: ServerOptions,
   ) {
     const { maxInFlight, connections, keepAlive, maxConnectionAge: maxAge, connectTimeout, warmUp, breaker } = settings
     this.url = url
@@ -84,6 +87,7 @@ export class UpstreamServer {
     this.identity = identityOf(settings, origin)
     this.lookup = unknown ? (_name, _options, done) => done(unknown(), '') : lookupFor?.(this.to.port)
     this.#tlsFiles = tlsFiles
+    this.#openerOf = openerOf
     this.budget = new ConnectionBudget(limit.budget)
     this.budget.limit(rules.connections ?? Infinity)
     const pooling = { opener: this.#opener(), clock, connectTimeout, maxAge }
@@ -159,10 +163,10 @@ export class UpstreamServer {
     this.#look()
   }
 
-  #opener(): Opener {
+  #opener(): Opens {
     const { origin, to, identity, tlsFiles, lookup } = this
     const tls = protocolOf(origin) === 'https:' ? { ...identity, ...tlsFiles } : undefined
-    return new Opener({ ...to, tls, ...(lookup && { lookup }) })
+    return this.#openerOf({ ...to, tls, ...(lookup && { lookup }) })
   }
 
   /** For new connections. Open ones stay. */

@@ -13,6 +13,7 @@ import { ConnectionLimit } from './connection-limit.js'
 import type { FollowedName, FollowedNames } from './followed-names.js'
 import type { HealthContext, ServerOwner } from './health.js'
 import { ConnectionPool } from './http1-pool.js'
+import type { OpenerOf } from './opener.js'
 import type { UpstreamQuota } from './upstream-quota.js'
 import { destinationOf, type ServerSite, type ServerUser, UpstreamServer } from './upstream-server.js'
 
@@ -25,6 +26,7 @@ export interface UpstreamsOptions {
   readonly adaptiveFound: (limit: AdaptiveLimit) => void
   readonly isShared: boolean
   readonly lookupFor: ((port: number) => LookupFunction) | undefined
+  readonly openerOf?: OpenerOf | undefined
   readonly names: FollowedNames
 }
 
