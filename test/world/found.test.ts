@@ -2,12 +2,23 @@
 import t from 'tap'
 import { check } from './checker.js'
 import { CoreInstance } from './core-instance.js'
+import { openProxies } from './proxy-world.js'
 import type { ClientPlan, Scenario } from './scenario.js'
 import { runWorld } from './world.js'
 
 const PLAIN: Scenario = {
   ...{ seed: 1, instances: 1, hasStore: true, mode: 'shape', books: false, maxInFlight: Infinity, service: 0 },
-  ...{ far: 0.25, jitter: 0, keepsOrder: false, isReal: false, load: 3_500, buckets: [], clients: [], events: [] },
+  ...{
+    far: 0.25,
+    jitter: 0,
+    keepsOrder: false,
+    isReal: false,
+    turns: 1,
+    load: 3_500,
+    buckets: [],
+    clients: [],
+    events: [],
+  },
 }
 
 function greedy(name: string, more: Partial<ClientPlan> = {}): ClientPlan {
@@ -33,5 +44,18 @@ t.test('a client whose slots meet those of the shared bucket at their very end i
       (world, number) => new CoreInstance(world, number),
     )
     t.same(check(history).problems, [], `seed ${seed}`)
+  }
+})
+
+// Its room and its slot came together, so it had left when it was told of its ticket: the process ended with a TypeError.
+t.test('a hang-up while the store is asked, and the slot comes with the room, seed 1396', async t => {
+  const buckets = [{ name: 'everyone', perSecond: 50, capacity: 5, burst: 4, isOwn: false }]
+  const clients = [
+    greedy('one', { cost: 4, depth: 3 }),
+    greedy('other', { kind: 'impatient', every: 8, patience: 17, instance: 1 }),
+  ]
+  for (let seed = 1; seed <= 4; seed += 1) {
+    const scenario = { ...PLAIN, seed, instances: 2, far: 2, buckets, clients, turns: 6 }
+    t.same(check(await runWorld(scenario, openProxies())).problems, [], `seed ${seed}`)
   }
 })

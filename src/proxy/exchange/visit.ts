@@ -112,6 +112,8 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
   }
 
   decided(verdict: Verdict): void {
+    // One that is cancelled here may have had its turn, and is released all the same.
+    if (verdict instanceof Ticket) this.#ticket = verdict
     if (this.#state === 'over') {
       if (verdict instanceof Ticket) this.#context.shaper.cancel(verdict)
       else if (verdict === 'released') this.#leaveUnsent()
