@@ -424,6 +424,20 @@ export class StoreSlots implements SlotSource {
     this.#giveBackAll(({ lane }) => lane.stack.includes(bucket))
   }
 
+  /** One that comes back was before them: a slot goes to the first of its lane. The last that claims stands behind it again. */
+  linedUp(ticket: Ticket): void {
+    const { lane } = ticket
+    const { claiming } = lane
+    const last = claiming?.last
+    if (last === undefined || last.arrivedAt <= ticket.arrivedAt) return
+    lane.tickets.remove(ticket)
+    this.#dropClaiming(last)
+    lane.tickets.unshift(last)
+    let later = claiming!.first
+    while (later !== undefined && later.arrivedAt <= ticket.arrivedAt) later = later.next
+    this.#pushClaiming(ticket, later)
+  }
+
   remove(ticket: Ticket): boolean {
     const { lane } = ticket
     if (!this.#dropClaiming(ticket)) return false
@@ -554,10 +568,11 @@ export class StoreSlots implements SlotSource {
     updateRank(lane)
   }
 
-  #pushClaiming(ticket: Ticket): void {
+  #pushClaiming(ticket: Ticket, before?: Ticket): void {
     const { lane } = ticket
     lane.claiming ??= new LinkedList()
-    lane.claiming.push(ticket)
+    if (before === undefined) lane.claiming.push(ticket)
+    else lane.claiming.insert(ticket, before)
     for (const bucket of stored(lane.stack)) bucket.claiming += 1
   }
 

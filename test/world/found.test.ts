@@ -59,3 +59,16 @@ t.test('a hang-up while the store is asked, and the slot comes with the room, se
     t.same(check(await runWorld(scenario, openProxies())).problems, [], `seed ${seed}`)
   }
 })
+
+// A slot was claimed for the one behind it meanwhile, and that one left first.
+t.test('a request that finds no connection leaves before those behind it, over a store, seed 186', async t => {
+  for (let seed = 1; seed <= 6; seed += 1) {
+    const scenario: Scenario = {
+      ...{ ...PLAIN, seed, far: 15, jitter: 4, turns: 6, load: 1_500 },
+      buckets: [{ name: 'everyone', perSecond: 5, capacity: 5, isOwn: false }],
+      clients: [greedy('one', { kind: 'slow', every: 110, to: 600 })],
+      events: [{ kind: 'upstream', at: 0, lasts: 420, instance: -1, by: 3, client: '' }],
+    }
+    t.same(check(await runWorld(scenario, openProxies())).problems, [], `seed ${seed}`)
+  }
+})

@@ -241,6 +241,7 @@ export class Engine {
       at.fairQueue.learn(cost, lane.weight)
     }
     insertByArrival(lane.tickets, ticket)
+    this.source?.linedUp(ticket)
     updateRank(lane)
     this.setDeadline(ticket, due)
     this.#armed?.changed(lane)

@@ -15,6 +15,8 @@ export interface SlotSource {
   /** One shut bucket shuts the whole stack. Else one that is away lets it pass without the source. */
   modeOf(stack: readonly SharedBucket[]): ReleaseMode
   createTicket(lane: Lane, cost: number, arrivedAt: number, waiter: Waiter): Ticket
+  /** A ticket stands in its lane, behind those that came before it. It goes before later ones that claim. */
+  linedUp(ticket: Ticket): void
   /** Claims a slot for the first ticket of a lane, whose turn it is. */
   ask(ticket: Ticket, now: number): void
   /** Gives the slot that is due to its lane. */
