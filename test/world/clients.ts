@@ -57,7 +57,7 @@ export function startClient(client: ClientPlan, door: Door): void {
     const { visitor = door.newcomer() } = back ?? {}
     door.ask(client, back ?? { booking: undefined, visitor }, ({ how, retryAfterMs, booking }) => {
       if (how !== 'rejected' || retryAfterMs === undefined || visits === MOST_VISITS) return
-      when(door.now() + Math.ceil(retryAfterMs), () => visit({ booking, visitor }, visits + 1))
+      when(door.now() + Math.ceil(retryAfterMs) + 1, () => visit({ booking, visitor }, visits + 1))
     })
   }
 
