@@ -216,9 +216,9 @@ t.test('a successor that knows another form of the store gets the levels', async
   primary.store.levels.restore({ bucket: 'a', key: 'b', level: 5, at: primary.store.levels.now(), rate: 1e-6 })
   const [pipe] = duplexPair()
   handOverStore(primary, { parts: PARTS_FORM + 1, pipe, send: message => void sent.push(message) })
-  t.match(sent, [{ verb: 'levels', levels: [{ bucket: 'a', key: 'b', rate: 1e-6 }] }])
+  t.match(sent, [{ verb: 'levels', levels: [{ bucket: 'a', key: 'b', rate: 1e-6 }] }, { verb: 'stored' }])
   handOverStore(primary, { parts: undefined, pipe, send: message => void sent.push(message) })
-  t.equal(sent.length, 1, 'one with a store of its own gets nothing')
+  t.equal(sent.length, 2, 'one with a store of its own gets nothing')
 })
 
 t.test('no worker listens before all are prepared and the process before has handed over', async t => {

@@ -59,7 +59,7 @@ export interface Surroundings extends Program, Pick<ProxyOptions, 'handed'> {
   /** The process before this one, which hands over to it. Absent for workers: their primary knows it. */
   readonly predecessor?: Predecessor | undefined
   /** Called before it listens. */
-  prepared?(): Promise<void>
+  prepared?(context: ProxyContext): Promise<void>
   /** The primary keeps the buckets of its workers there, if the configuration has no store. Undefined: there is no primary. */
   readonly primary: Duplex | undefined
   /** For the metrics. Undefined: no SDK of OpenTelemetry takes them. */
@@ -89,7 +89,7 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   const options = {
     ...{ settings, pacer, clock, observer, deliveries, propagate: tracing?.propagate, id: surroundings.id, handed },
     prepared: async (context: ProxyContext) => {
-      await surroundings.prepared?.()
+      await surroundings.prepared?.(context)
       if (predecessor !== undefined) await predecessor.takeOver(context)
       else await kept?.file.restore(kept.of(context))
     },

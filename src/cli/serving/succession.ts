@@ -1,8 +1,8 @@
 /**
  * Restarts without losing who waits (contract 15.6). The process starts its successor from disk and hands over, in this order:
  * the sockets that it listens on, the levels of its buckets unless a store has them, and its queues
- * (proxy/succession/departing.ts). With workers the queues stay in them, and what they ask of their store goes to that of the
- * successor (stores/workers/primary.ts). The successor listens on the same sockets then, and this process ends with its last answer.
+ * (proxy/succession/departing.ts). What workers ask of their store goes to that of the successor
+ * (stores/workers/primary.ts), and the queue of each to one of the new workers, by way of their primaries. The successor listens on the same sockets then, and this process ends with its last answer.
  *
  * Up to the handover a successor that fails leaves this process as it was. One that ends later, before this process has, gives it
  * back its queues, or its store.
@@ -21,7 +21,7 @@ import { handleOf, type ListenHandle, leaveListening } from '../../http/listenin
 import type { ProxyContext } from '../../proxy/context.js'
 import type { RunningProxy } from '../../proxy/server/server.js'
 import type { GuestNews, GuestOrder } from '../../proxy/succession/departing.js'
-import { Guests } from '../../proxy/succession/guests.js'
+import { Houses } from '../../proxy/succession/guests.js'
 import { type Levels, moved, type SavedLevel } from '../../stores/memory/levels-file.js'
 import { PARTS_FORM, type StorePart } from '../../stores/memory/store.js'
 import type { Primary } from '../../stores/workers/primary.js'
@@ -45,7 +45,10 @@ export type ToSuccessor =
   | { readonly verb: 'meet'; readonly id: string; readonly secret: string | undefined }
   | { readonly verb: 'levels'; readonly levels: readonly SavedLevel[] }
   | { readonly verb: 'parts'; readonly parts: readonly StorePart[] }
-  | { readonly verb: 'order'; readonly order: GuestOrder }
+  /** The store of workers is complete. */
+  | { readonly verb: 'stored' }
+  /** `from`: the number of the worker. Absent: the process has none. */
+  | { readonly verb: 'order'; readonly order: GuestOrder; readonly from?: number }
   /** All is handed over. */
   | { readonly verb: 'go' }
 
@@ -54,7 +57,9 @@ type ToPredecessor =
   | { readonly verb: 'ready'; readonly parts?: number }
   | { readonly verb: 'serves' }
   | { readonly verb: 'failed'; readonly message: string }
-  | { readonly verb: 'news'; readonly news: GuestNews }
+  | { readonly verb: 'news'; readonly news: GuestNews; readonly from: number }
+  /** The guests of this worker are lost. */
+  | { readonly verb: 'lost'; readonly from: number }
 
 interface Listening {
   readonly use: 'listen' | 'admin'
@@ -77,8 +82,15 @@ export interface Estate {
   readonly sockets: readonly ListenHandle[]
   /** What signs the tickets of workers. */
   readonly secret?: string | undefined
-  /** In one turn of the event loop. */
-  handOver(heir: Heir): ReturnType<RunningProxy['handOver']> | undefined
+  /** In one turn of the event loop. Undefined: no queues go over. */
+  handOver(heir: Heir): Handed | undefined
+}
+
+/** Of one worker, or of all. */
+export interface Handed {
+  readonly complete: Promise<void>
+  told(news: GuestNews, from: number): void
+  end(from?: number): void
 }
 
 export function estateOf(proxy: RunningProxy): Estate {
@@ -99,6 +111,7 @@ export function handOverStore({ store, follow }: Primary, { parts: form, send, p
   if (form === undefined) return
   if (form === PARTS_FORM) for (const parts of batches(store.parts())) send({ verb: 'parts', parts })
   else sendLevels(store.levels, send)
+  send({ verb: 'stored' })
   follow(pipe)
 }
 
@@ -215,7 +228,7 @@ async function startSuccessor(
   }
   const pipe = (child.stdio as readonly unknown[])[PIPE] as Duplex
   pipe.on('error', () => undefined)
-  let handed: ReturnType<Estate['handOver']>
+  let handed: Handed | undefined
   const handOver = async (parts: number | undefined): Promise<void> => {
     handed = estate.handOver({ send, parts, pipe })
     await handed?.complete
@@ -232,7 +245,8 @@ async function startSuccessor(
   const serves = new Promise<void>((resolve, reject) => {
     child.on('message', (message: ToPredecessor) => {
       if (message.verb === 'ready') handOver(message.parts).catch((error: Error) => kill(error.message))
-      else if (message.verb === 'news') handed?.told(message.news)
+      else if (message.verb === 'news') handed?.told(message.news, message.from)
+      else if (message.verb === 'lost') handed?.end(message.from)
       else if (message.verb === 'serves') resolve()
       // It may hold sockets and queues still.
       else if (message.verb === 'failed') kill(message.message)
@@ -282,6 +296,8 @@ function socketKey(use: Listening['use'], place: string): string {
   return `${use} ${place}`
 }
 
+type HearOrder = (order: GuestOrder, from?: number) => void
+
 type Meeting = Extract<ToSuccessor, { verb: 'meet' }>
 
 /** The process before this one, while it has requests. */
@@ -313,6 +329,8 @@ export class Predecessor {
           addTo(handles, socketKey(message.use, message.place), handle as ListenHandle)
         if (message.verb !== 'meet') return
         process.off('message', hear)
+        // One that cannot start ends by itself.
+        process.channel?.unref()
         resolve(new Predecessor(Number(pid), message, handles))
       }
       process.on('message', hear)
@@ -340,42 +358,52 @@ export class Predecessor {
 
   /** Takes over levels and queues. To be called before this process listens. */
   async takeOver(context: ProxyContext): Promise<void> {
-    const guests = new Guests(context, {
-      tell: news => this.#send({ verb: 'news', news }),
-      machine: MACHINE,
-    })
-    // If this process ended before them, the one before would decide on them again, and the successor of this one as well.
-    context.inProgress += 1
-    process.once('disconnect', () => {
-      guests.close()
-      context.inProgress -= 1
-      if (context.inProgress === 0) context.idle()
-    })
+    const houses = new Houses(context, MACHINE, (news, from) => this.tell(news, from))
+    process.once('disconnect', () => houses.close())
     await this.#receive(ownLevels(context), message => {
-      if (message.verb === 'order') guests.obey(message.order)
+      if (message.verb === 'order') houses.obey(message.order, message.from)
     })
   }
 
-  /** Takes over the store of workers, and answers those of the process before. @returns when they have ended */
-  async takeOverStore({ store, serve }: Primary): Promise<{ readonly ended: Promise<unknown> }> {
+  /**
+   * Takes over the store of workers, and answers those of the process before.
+   *
+   * @param hear what is said of guests
+   * @returns when they have ended
+   */
+  async takeOverStore({ store, serve }: Primary, hear: HearOrder): Promise<{ readonly ended: Promise<unknown> }> {
+    const pipe = new Socket({ fd: PIPE })
+    const ended = new Promise(resolve => pipe.once('close', resolve))
     await this.#receive(
       store.levels,
       message => {
         if (message.verb === 'parts') for (const part of message.parts) store.add(part)
+        else if (message.verb === 'stored') serve(pipe)
+        else if (message.verb === 'order') hear(message.order, message.from)
       },
       PARTS_FORM,
     )
-    const pipe = new Socket({ fd: PIPE })
-    serve(pipe)
-    return { ended: new Promise(resolve => pipe.once('close', resolve)) }
+    return { ended }
   }
 
-  /** There is nothing to take over: a store has it. */
-  async go(): Promise<void> {
-    await this.#receive(undefined, () => undefined)
+  /** The levels are in a store. @param hear what is said of guests */
+  async go(hear: HearOrder): Promise<void> {
+    await this.#receive(undefined, message => {
+      if (message.verb === 'order') hear(message.order, message.from)
+    })
+  }
+
+  tell(news: GuestNews, from: number): void {
+    this.#send({ verb: 'news', news, from })
+  }
+
+  /** A worker here has ended that had the guests of this one. */
+  lost(from: number): void {
+    this.#send({ verb: 'lost', from })
   }
 
   async #receive(levels: Levels | undefined, hear: (message: ToSuccessor) => void, parts?: number): Promise<void> {
+    process.channel?.ref()
     await new Promise<void>(resolve => {
       process.on('message', (message: ToSuccessor) => {
         if (message.verb === 'go') resolve()

@@ -11,10 +11,11 @@ import type { Settings } from '../../config/settings.js'
 import { handleOf, type ListenHandle, removeOnClose } from '../../http/listening.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import type { Drained } from '../../proxy/server/server.js'
+import type { GuestOrder } from '../../proxy/succession/departing.js'
 import { type Levels, LevelsFile } from '../../stores/memory/levels-file.js'
 import { createPrimary, type Primary } from '../../stores/workers/primary.js'
 import { CommandError } from '../command.js'
-import { type Estate, FOREVER, type Heir, handOverStore, type Predecessor } from './succession.js'
+import { type Estate, FOREVER, type Handed, type Heir, handOverStore, type Predecessor } from './succession.js'
 import { type Order, PIPE, type Question, type Status, WORKER, type WorkerReport } from './worker-protocol.js'
 
 /** The first and the longest pause before a crashed worker is replaced, in ms. It doubles each time. */
@@ -67,6 +68,9 @@ export class Workers implements Estate {
   readonly #id: string
   /** The file descriptors of those of the process before. */
   #given: readonly (number | undefined)[]
+  readonly #predecessor: Predecessor | undefined
+  /** Who has the guests of a worker before, by its number. Undefined: it has ended. */
+  readonly #housed = new Map<number, Worker | undefined>()
   /** The workers before them have ended. */
   #before: Promise<unknown> | undefined
   #successor: Duplex | undefined
@@ -104,6 +108,7 @@ export class Workers implements Estate {
     this.#primary = settings.store === 'memory' ? createPrimary() : undefined
     this.secret = this.#primary?.store.board.agreeOnSecret(predecessor?.secret ?? randomBytes(32).toString('base64url'))
     this.#given = predecessor?.socketsOf(settings.listen).map(handle => handle?.fd) ?? []
+    this.#predecessor = predecessor
     this.#unprepared = count
     this.#id = id
     this.#levels = levels
@@ -154,20 +159,84 @@ export class Workers implements Estate {
     await new Promise<void>(resolve => {
       this.#allPrepared = resolve
     })
-    if (this.#primary === undefined) await predecessor.go()
-    else this.#before = (await predecessor.takeOverStore(this.#primary)).ended
+    process.once('disconnect', () => {
+      for (const from of this.#housed.keys()) this.#house({ verb: 'gone' }, from)
+    })
+    const hear = (order: GuestOrder, from?: number): void => this.#house(order, from)
+    if (this.#primary === undefined) await predecessor.go(hear)
+    else this.#before = (await predecessor.takeOverStore(this.#primary, hear)).ended
   }
 
-  handOver(heir: Heir): undefined {
+  /** A worker here has the guests of each worker before. If that ends, they are their own worker's again. */
+  #house(order: GuestOrder, from = 0): void {
+    if (!this.#housed.has(from))
+      this.#housed.set(from, this.#places[Math.max(0, from - 1) % this.#places.length]!.process)
+    const worker = this.#housed.get(from)
+    if (worker !== undefined) send(worker, { verb: 'guest', order, from })
+  }
+
+  /** Tells the process before what becomes of its guests in a worker here. */
+  #answerFor(worker: Worker, predecessor: Predecessor): void {
+    worker.on('message', (report: WorkerReport) => {
+      if (report.verb === 'news') predecessor.tell(report.news, report.from)
+    })
+    worker.once('exit', () => {
+      for (const [from, host] of this.#housed) {
+        if (host !== worker) continue
+        this.#housed.set(from, undefined)
+        predecessor.lost(from)
+      }
+    })
+  }
+
+  handOver(heir: Heir): Handed | undefined {
     // From now on the successor writes it.
     this.#levels?.stop()
-    if (this.#primary === undefined) return
+    if (this.#primary === undefined) return this.#handOverQueues(heir)
     this.#successor = heir.pipe
     handOverStore(this.#primary, heir)
     const { levels } = this.#primary.store
     heir.pipe.once('close', () => {
       if (!this.#draining) this.#levels?.begin(levels)
     })
+    // Without a store of workers it has buckets of its own.
+    return heir.parts === undefined ? undefined : this.#handOverQueues(heir)
+  }
+
+  #handOverQueues({ send: tell }: Heir): Handed {
+    const departing = new Map<number, Worker>()
+    const all = this.#places.flatMap(({ number, process: worker, readyAt }) => {
+      if (worker === undefined || readyAt === undefined) return []
+      departing.set(number, worker)
+      send(worker, { verb: 'hand-over' })
+      return new Promise<void>(resolve => {
+        worker.on('message', (report: WorkerReport) => {
+          if (report.verb === 'handed-over') resolve()
+          else if (report.verb === 'order' && departing.has(number))
+            tell({ verb: 'order', order: report.order, from: number })
+        })
+        worker.once('exit', () => {
+          resolve()
+          if (departing.delete(number)) tell({ verb: 'order', order: { verb: 'gone' }, from: number })
+        })
+      })
+    })
+    // One that is stopped does not hold up the others.
+    const silence = new Promise<void>(resolve => void setTimeout(resolve, SILENCE).unref())
+    return {
+      complete: Promise.race([Promise.all(all).then(() => undefined), silence]),
+      told(news, from) {
+        const worker = departing.get(from)
+        if (worker !== undefined) send(worker, { verb: 'news', news })
+      },
+      end(only) {
+        for (const [number, worker] of departing) {
+          if (only !== undefined && only !== number) continue
+          departing.delete(number)
+          send(worker, { verb: 'go-on' })
+        }
+      },
+    }
   }
 
   /**
@@ -351,8 +420,9 @@ export class Workers implements Estate {
       else if (report.verb === 'drained') {
         this.#drained.answered += report.answered
         this.#drained.cut += report.cut
-      } else this.#answers.get(report.id)?.(worker, report)
+      } else if ('id' in report) this.#answers.get(report.id)?.(worker, report)
     })
+    if (this.#predecessor !== undefined) this.#answerFor(worker, this.#predecessor)
     worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
   }
 

@@ -3,6 +3,7 @@ import { hostname } from 'node:os'
 import type { AdminSource } from '../../admin/server.js'
 import type { Settings } from '../../config/settings.js'
 import type { Drained } from '../../proxy/server/server.js'
+import type { GuestNews, GuestOrder } from '../../proxy/succession/departing.js'
 
 /** The environment variable that holds the number of a worker. */
 export const WORKER = 'SHAPER_WORKER'
@@ -35,9 +36,21 @@ export type Order =
       readonly sockets: readonly (number | undefined)[]
     }
   | { readonly verb: 'listen' }
+  | OrderOfSuccession
   | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
   | { readonly verb: 'drain'; readonly timeout: number; readonly delay: number }
   | { readonly verb: 'ask'; readonly id: number; readonly question: Question }
+
+/** Obeyed out of turn. */
+export type OrderOfSuccession =
+  /** A worker of the successor decides from now on. */
+  | { readonly verb: 'hand-over' }
+  /** What that says. */
+  | { readonly verb: 'news'; readonly news: GuestNews }
+  /** It is gone. */
+  | { readonly verb: 'go-on' }
+  /** Of a worker of the process before, to the one here that has its guests. */
+  | { readonly verb: 'guest'; readonly order: GuestOrder; readonly from: number }
 
 export type Asked = Exclude<keyof AdminSource, 'failedReload' | 'restart'>
 
@@ -56,6 +69,12 @@ export interface Status {
 export type WorkerReport =
   /** It receives orders from now on. Earlier ones are lost. */
   | { readonly verb: 'up' }
+  /** To a worker of the successor. */
+  | { readonly verb: 'order'; readonly order: GuestOrder }
+  /** All that waits has gone over. */
+  | { readonly verb: 'handed-over' }
+  /** To a worker of the process before. */
+  | { readonly verb: 'news'; readonly news: GuestNews; readonly from: number }
   /** It waits for the order to listen. */
   | { readonly verb: 'prepared' }
   | { readonly verb: 'ready'; readonly urls: readonly string[] }

@@ -1,11 +1,21 @@
 /** One of several processes that serve the same port. It obeys the primary and reads no configuration file. */
 import { Socket } from 'node:net'
 import { setFlagsFromString } from 'node:v8'
+import type { RunningProxy } from '../../proxy/server/server.js'
+import { Houses } from '../../proxy/succession/guests.js'
+import { MACHINE } from '../../stores/workers/protocol.js'
 import type { LogChoice } from '../command.js'
 import { closeLog, createLog } from '../logging/log.js'
 import { type Served, serve } from './serve.js'
 import { findMeter, flushTelemetry } from './telemetry.js'
-import { type Order, PIPE, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
+import {
+  type Order,
+  type OrderOfSuccession,
+  PIPE,
+  type Question,
+  WORKER,
+  type WorkerReport,
+} from './worker-protocol.js'
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(choice: LogChoice): Promise<void> {
@@ -18,6 +28,19 @@ export async function runWorker(choice: LogChoice): Promise<void> {
   const mayListen = new Promise<void>(resolve => {
     listen = resolve
   })
+  let houses: Houses | undefined
+  let handed: ReturnType<RunningProxy['handOver']> | undefined
+  const succeed = (order: OrderOfSuccession): void => {
+    if (order.verb === 'guest') houses?.obey(order.order, order.from)
+    else if (order.verb === 'news') handed?.told(order.news)
+    else if (order.verb === 'hand-over') {
+      handed = proxy?.handOver({ send: order => report({ verb: 'order', order }), machine: MACHINE })
+      void handed?.complete.then(() => report({ verb: 'handed-over' }))
+    } else {
+      handed?.end()
+      handed = undefined
+    }
+  }
   const primary = new Socket({ fd: PIPE })
   const drain = async (delay: number): Promise<void> => {
     const { answered, cut } = (await proxy?.drain(timeout, delay)) ?? { answered: 0, cut: 0 }
@@ -36,7 +59,8 @@ export async function runWorker(choice: LogChoice): Promise<void> {
         proxy = await serve(order.settings, log, {
           ...{ ...order.program, primary, meter: await findMeter(log) },
           handed: order.sockets.map(fd => (fd === undefined ? undefined : { fd })),
-          prepared() {
+          prepared(context) {
+            houses = new Houses(context, MACHINE, (news, from) => report({ verb: 'news', news, from }))
             report({ verb: 'prepared' })
             return mayListen
           },
@@ -68,6 +92,7 @@ export async function runWorker(choice: LogChoice): Promise<void> {
   let last = Promise.resolve()
   process.on('message', (order: Order) => {
     if (order.verb === 'listen') listen()
+    else if (isOfSuccession(order)) succeed(order)
     else last = last.then(() => obey(order))
   })
   report({ verb: 'up' })
@@ -79,6 +104,10 @@ async function answer(proxy: Served | undefined, question: Question): Promise<un
   const ask = proxy.source[question.about] as (...given: unknown[]) => Promise<unknown>
   // Undefined would mean that there is no answer.
   return (await ask(...question.given)) ?? null
+}
+
+function isOfSuccession(order: Order): order is OrderOfSuccession {
+  return ['hand-over', 'news', 'go-on', 'guest'].includes(order.verb)
 }
 
 function report(message: WorkerReport, sent?: () => void): void {

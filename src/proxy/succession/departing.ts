@@ -12,6 +12,8 @@
  * gives back its slots and leases at once, and the successor claims anew, in the order of arrival. A newcomer about whose room the
  * store is being asked goes over with the answer.
  *
+ * A worker is such a process, too. Its successor is one of the new workers (cli/serving/worker-pool.ts).
+ *
  * If the successor ends while guests wait, this process takes them in again, in order, at the levels of the handover.
  */
 
@@ -50,6 +52,8 @@ export interface Guest {
 export type GuestOrder =
   | { readonly verb: 'guests'; readonly guests: readonly Guest[] }
   | { readonly verb: 'cancel' | 'ended' | 'unused'; readonly id: number }
+  /** The process has ended, and its clients are gone. */
+  | { readonly verb: 'gone' }
   /** `inFlight` requests were sent before the handover. The upstream pauses for `pausedFor` ms. */
   | { readonly verb: 'gate'; readonly route: string; readonly inFlight: number; readonly pausedFor: number }
   /** One of them is over. */

@@ -6,12 +6,54 @@ import { limitsOf, ownerOf } from '../live-limits.js'
 import type { Route } from '../routing/route.js'
 import type { Guest, GuestNews, GuestOrder, Link } from './departing.js'
 
+/** Guests of the processes before this one, by their numbers: those of workers, or 0. */
+export class Houses {
+  readonly #context: ProxyContext
+  readonly #guests = new Map<number, Guests>()
+  readonly #tell: (news: GuestNews, from: number) => void
+  readonly #machine: Link['machine']
+
+  constructor(context: ProxyContext, machine: Link['machine'], tell: (news: GuestNews, from: number) => void) {
+    this.#context = context
+    this.#machine = machine
+    this.#tell = tell
+  }
+
+  obey(order: GuestOrder, from = 0): void {
+    if (order.verb === 'gone') this.#close(from)
+    else this.#of(from).obey(order)
+  }
+
+  close(): void {
+    for (const from of [...this.#guests.keys()]) this.#close(from)
+  }
+
+  #of(from: number): Guests {
+    const known = this.#guests.get(from)
+    if (known !== undefined) return known
+    const guests = new Guests(this.#context, { tell: news => this.#tell(news, from), machine: this.#machine })
+    this.#guests.set(from, guests)
+    // If this process ended before them, the one before would decide on them again, and the successor of this one as well.
+    this.#context.inProgress += 1
+    return guests
+  }
+
+  #close(from: number): void {
+    const guests = this.#guests.get(from)
+    if (guests === undefined) return
+    this.#guests.delete(from)
+    guests.close()
+    this.#context.inProgress -= 1
+    if (this.#context.inProgress === 0) this.#context.idle()
+  }
+}
+
 interface Origin {
   tell(news: GuestNews): void
   readonly machine: Link['machine']
 }
 
-export class Guests {
+class Guests {
   readonly #context: ProxyContext
   readonly #origin: Origin
   /** Those that wait or are on their way. */
@@ -34,7 +76,7 @@ export class Guests {
     else if (order.verb === 'override') void this.#context.overrides.set(order.override)
     else if (order.verb === 'adaptive') this.#adapt(order)
     else if (order.verb === 'gate' || order.verb === 'left') this.#follow(order)
-    else this.#obey(order)
+    else if (order.verb !== 'gone') this.#obey(order)
   }
 
   #adapt({ bucket, state }: Extract<GuestOrder, { verb: 'adaptive' }>): void {
