@@ -244,6 +244,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const observer: Observer = {
     began() {
       rig.began += 1
+      signal.notify()
     },
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
