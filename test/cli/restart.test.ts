@@ -30,7 +30,7 @@ interface Scene {
 
 async function scene(
   t: Tap,
-  { adapt, ...more }: { readonly adapt?: object; readonly [key: string]: unknown } = {},
+  { adapt, env, ...more }: { adapt?: object; env?: Record<string, string>; [key: string]: unknown } = {},
   ...flags: string[]
 ): Promise<Scene> {
   const paths: string[] = []
@@ -51,7 +51,7 @@ async function scene(
     ...more,
   }
   const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
-  const command = shaper(['start', ...flags], { cwd })
+  const command = shaper(['start', ...flags], { cwd, ...(env && { env }) })
   t.teardown(async () => {
     command.child.kill('SIGTERM')
     await command.finished
@@ -158,7 +158,8 @@ for (const { signal, what } of [
   { signal: 'SIGKILL', what: 'is killed' },
 ] as const)
   t.test(`a process that ${what} during its restart leaves no successor`, async t => {
-    const found = await scene(t)
+    const stops = `--import=${new URL('./stopped-successor.js', import.meta.url).href}`
+    const found = await scene(t, signal === 'SIGTERM' ? { env: { NODE_OPTIONS: stops } } : {})
     const { child, finished } = found.command
     const refused = restart(found)
     const pid = await successorOf(found)
@@ -166,7 +167,7 @@ for (const { signal, what } of [
     t.equal(sockets.length, 2)
     // Now it has what it needs to serve.
     if (signal === 'SIGKILL') await eventually(() => sockets.every(socket => socketsIn(pid).includes(socket)))
-    else process.kill(pid, 'SIGSTOP')
+    else await eventually(() => /\) T /.test(readFileSync(`/proc/${pid}/stat`, 'latin1')))
     child.kill(signal)
     await finished
     t.equal((await refused).code, 1)

@@ -494,10 +494,12 @@ async function standBy(child: ChildProcess, serving: () => number | undefined): 
   const current = (): number => serving() ?? child.pid!
   const ofChild = once(child, 'exit') as Promise<[number | null]>
   for (const signal of PASSED_ON) {
-    process.removeAllListeners(signal)
+    const former = process.listeners(signal)
     process.on(signal, () => {
       if (isAlive(current())) process.kill(current(), signal)
     })
+    // Not before: a signal that has come and has not been told yet would be lost with the last listener.
+    for (const listener of former) process.off(signal, listener)
   }
   const [code] = await ofChild
   if (current() === child.pid) return code ?? 1
