@@ -59,7 +59,7 @@ export interface Instance {
   /** Other limits of a key. Undefined: its own again. */
   override(bucket: BucketPlan, key: string, rate: number | undefined): void
   reset(bucket: BucketPlan, key: string): void
-  /** Its upstream asks for a pause of so many ms. */
+  /** Its upstream asks for a pause, in ms. */
   pause(ms: number): void
   /** All instances have one upstream. */
   upstreamIs(condition: Condition): void
