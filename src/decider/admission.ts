@@ -1,12 +1,18 @@
 /** Whether every bucket of a stack takes the cost of a request (sharing/store.ts). */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
-import { type BucketPlace, levelOf } from './bucket.js'
+import { type BucketPlace, occupiedOf } from './bucket.js'
 import { BLOCKED, MAX_WAIT, OVERFLOW, TOO_COSTLY } from './constants.js'
 
+/** ms: how long it may wait, and how far ahead its slot lies at least. */
+export interface AdmissionTerms {
+  maxWait: number
+  lead: number
+}
+
 /** Admits it, or does what its buckets do if they overflow. Returns the reason against it; 0: it is admitted. */
-export function decideAdmission(places: readonly BucketPlace[], maxWait: number, now: number): number {
-  const reason = judge(places, maxWait, now)
+export function decideAdmission(places: readonly BucketPlace[], terms: AdmissionTerms, now: number): number {
+  const reason = judge(places, terms, now)
   for (const place of places) {
     if (reason === 0) raise(place, place.level + place.cost, now)
     else if (reason === OVERFLOW && place.reason === OVERFLOW) applyOverflowPolicy(place, now)
@@ -27,11 +33,11 @@ function applyOverflowPolicy(place: BucketPlace, now: number): void {
 }
 
 /** The first of the reasons, in their order, for which any bucket refuses; 0: none does. */
-export function judge(places: readonly BucketPlace[], maxWait: number, now: number): number {
+export function judge(places: readonly BucketPlace[], { maxWait, lead }: AdmissionTerms, now: number): number {
   let first = 0
   for (const place of places) {
     const { bucket } = place
-    place.level = levelOf(bucket, now)
+    place.level = occupiedOf(place, lead, now)
     place.reserved = now <= bucket.keptUntil && !place.isDue ? bucket.kept : 0
     const reason = reasonOf(place, maxWait, now)
     place.reason = reason

@@ -151,6 +151,19 @@ export function levelOf({ level, at, rate, leasedRate, leasedUntil, leasedRoom }
   return Math.max(0, level - drained + grown, room - rate * Math.max(0, now - leasedUntil))
 }
 
+/**
+ * The level, or what the schedule holds before one request: a slot that was given back before the last one is nobody's, and what waits
+ * behind it waits longer than the level says. While slots are leased the schedule is ahead of what waits (leases.ts). So is the first slot
+ * of an idle bucket, so that its answer is in time: by `lead` ms, and for another instance by less than a request takes.
+ */
+export function occupiedOf({ bucket, cost }: BucketPlace, lead: number, now: number): number {
+  const level = levelOf(bucket, now)
+  const { free, rate, leasedUntil } = bucket
+  const granted = (free - now - lead) * rate - cost
+  // Comparisons with NaN are false.
+  return leasedUntil <= now && granted > level ? granted : level
+}
+
 /** Each change is dated. */
 export function change(bucket: Bucket, by: number, now: number): void {
   const level = bucket.at === now ? bucket.level : levelOf(bucket, now)

@@ -9,7 +9,7 @@ import { onlyLane } from '../core/queue/ready-lanes.js'
 import { sourcesBelow } from '../core/queue/tree.js'
 import { FRAME } from '../decider/constants.js'
 import type { ClassDemand, LaneArrivals, LeaseAnswer, LeaseRequest } from '../decider/record.js'
-import { BucketLease, FEW_REPORTS, isQuick } from './bucket-lease.js'
+import { BucketLease, FEW_REPORTS, isQuick, MANY_REQUESTS } from './bucket-lease.js'
 import type { Store } from './store.js'
 import type { StoredBucket } from './stored-bucket.js'
 
@@ -26,6 +26,11 @@ const LEAVES_SOON = FRAME / 4
 const NARROWER_KNOWN = 10_000
 /** The part of a bucket's rate that may be used where its slots are claimed one by one. */
 const MOST_FILLED = 0.95
+/** A bucket with fewer requests for each instance is small, and one with this many if not too many come for a call each. */
+const LEAST_EACH = 3
+const FEW_EACH = 5
+/** ms. Slots of a small bucket are claimed so far ahead, at most. */
+const SMALL_AHEAD = 500
 
 export interface Lessor {
   /** Cost of the requests that have a slot of a bucket, or ask for one. */
@@ -34,6 +39,8 @@ export interface Lessor {
   changed(bucket: StoredBucket, now: number): void
   wake(): void
   failed(bucket: StoredBucket, askedAt: number): void
+  /** How many there are. */
+  instances(): number
 }
 
 export class Leases {
@@ -75,9 +82,22 @@ export class Leases {
     this.#report(bucket)
   }
 
+  /**
+   * Whether there is so little room that most of what is leased would lie unused elsewhere. Each request asks the store for its room and
+   * its slot then, so all that fits has to leave soon.
+   */
+  isSmall({ limits }: StoredBucket, cost: number): boolean {
+    const { rate, capacity } = limits.whole ?? limits
+    const instances = this.#lessor.instances()
+    const isSlow = rate * FRAME <= MANY_REQUESTS * instances * cost
+    const least = (isSlow ? FEW_EACH : LEAST_EACH) * instances * cost
+    return instances > 1 && capacity <= least && capacity <= rate * SMALL_AHEAD
+  }
+
   /** Undefined: it is leased already, or cannot be. */
   #begin(bucket: StoredBucket, cost: number): BucketLease | undefined {
     const { limits } = bucket
+    if (this.isSmall(bucket, cost)) return undefined
     // A bucket that keeps the distance of late releases moves its slots, so they cannot be dealt out.
     // The count of a quota is exact only where each request asks.
     if (limits.grace !== undefined || limits.quota !== undefined) return undefined
@@ -161,6 +181,7 @@ export class Leases {
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone =
       this.#isRetired ||
+      this.isSmall(bucket, bucket.leastCost) ||
       (demand.length === 0 && !lease.isAsked) ||
       (couldClaim && lease.grantsClaims(reach + 2 * LEAVES_SOON))
     const late = this.#store.latenessOf?.(bucket.ref) ?? 0

@@ -126,7 +126,7 @@ class SharedRoom implements RoomSource {
     if ((arrival.priority ?? DEFAULT_PRIORITY) !== DEFAULT_PRIORITY) {
       for (const bucket of stack) (bucket as StoredBucket).hasPriorities = true
     }
-    const ahead = slots.ahead(stack)
+    const ahead = slots.ahead(arrival)
     const claim = booked === undefined && mayGo(arrival, { ahead, now: arrivedAt })
     const told = this.#passesLevels(arrival, longest, pause) ? Infinity : toldWait(arrival, patience, arrivedAt)
     this.#ask(
@@ -135,7 +135,8 @@ class SharedRoom implements RoomSource {
       admission => {
         if (!admission.admitted) return then(rejectionOf(arrival, admission, patience, clock.now()))
         const room = slots.roomFor(newcomer, admission.claim)
-        const full = this.#makeRoomHere(arrival, patience)
+        // What has its slot leaves in time, however much waits here.
+        const full = admission.claim?.granted ? undefined : this.#makeRoomHere(arrival, patience)
         if (full === undefined) return then(room)
         room.giveBack()
         then(full)

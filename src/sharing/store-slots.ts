@@ -136,6 +136,7 @@ export interface StoreSlotsOptions {
   readonly lanes: ReadyLanes
   /** The store has not answered a question of this time, in ms, about these. */
   unanswered(stack: readonly SharedBucket[], askedAt: number): void
+  instances(): number
 }
 
 export class StoreSlots implements SlotSource {
@@ -148,7 +149,7 @@ export class StoreSlots implements SlotSource {
   readonly passed = passedAlone
 
   constructor(options: StoreSlotsOptions) {
-    const { store, clock, shaper, lanes, unanswered } = options
+    const { store, clock, shaper, lanes, unanswered, instances } = options
     this.#options = options
     this.#store = store
     this.#readyLanes = lanes
@@ -160,6 +161,7 @@ export class StoreSlots implements SlotSource {
         changed: (bucket, now) => this.#leaseChanged(bucket, now),
         wake: () => shaper.engine.wake(),
         failed: (bucket, askedAt) => unanswered([bucket], askedAt),
+        instances,
       },
     )
   }
@@ -179,13 +181,15 @@ export class StoreSlots implements SlotSource {
   }
 
   /** ms by which slots may be ahead of the horizon, until leased ones are there. 0 where others may come first. */
-  ahead(stack: readonly SharedBucket[]): number {
+  ahead({ stack, cost }: Demand): number {
     const last = stored(stack).at(-1)
     if (last === undefined || this.#store.lease === undefined) return 0
     const { overflow, grace, burst } = last.limits
     if (last.hasPriorities || overflow === 'fair' || grace !== undefined) return 0
     // A burst that was missed can be given back while no slot lies ahead.
     if (burst !== undefined) return 0
+    // All that fits has its slot at once.
+    if (this.leases.isSmall(last, cost)) return Math.max(FRAME, last.limits.capacity / last.limits.rate)
     return this.#store.keepsOrder === true ? FRAME + BEFORE_LEASES : FRAME
   }
 
@@ -242,7 +246,7 @@ export class StoreSlots implements SlotSource {
     }
     const since = now - arrivedAt
     const notBefore = taken.length === 0 ? {} : { notBefore: from, within: Math.max(0, meetsUntil(parts) - from) }
-    const ahead = this.ahead(stack)
+    const ahead = this.ahead(ticket)
     const own = countOwn(parts, stack)
     const asked = this.#store.claim({ stack: refsFor(claimed, ticket), cost, since, ahead, own, ...notBefore })
     if (!(asked instanceof Promise)) return this.#answered(question, asked)
@@ -637,7 +641,7 @@ export class StoreSlots implements SlotSource {
     // This instance's share of the rate counts from now and in full.
     const share = whole === undefined ? now : now + cost / rate
     const asked = this.#asked.get(bucket) ?? 0
-    const beyond = bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0
+    const beyond = bucket === lane.stack.at(-1) ? this.ahead(grant) : 0
     const date = this.#dateOf(grant, bucket)
     bucket.grantedUntil = (burst === undefined ? date : Math.max(bucket.grantedUntil, at)) + cost / rate
     // It may be before slots that this instance has already.
@@ -669,7 +673,7 @@ export class StoreSlots implements SlotSource {
       const free = frees[place]!
       const cost = costIn(question, bucket)
       const own = bucket.ownUntil - slackOf(bucket.limits, cost) / bucket.limits.rate
-      const ahead = reach + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
+      const ahead = reach + (bucket === lane.stack.at(-1) ? this.ahead(question) : 0)
       const isLast = free === last
       // Within reach it is refused only because others lease the bucket.
       const isOthers =

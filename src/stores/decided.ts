@@ -58,7 +58,7 @@ export function admitIn(places: readonly BucketPlace[], request: AdmitRequest, r
   const { maxWait, booked, ahead = 0 } = request
   const place = booked && places[booked.place]
   const booking = place && claimed(place, booked!, now)
-  const reason = decideAdmission(places, maxWait, now)
+  const reason = decideAdmission(places, { maxWait, lead: Math.max(0, -reach.back) }, now)
   const levels = places.map(({ level }) => level)
   if (reason !== 0) {
     const retryAfterMs = reason === TOO_COSTLY ? undefined : timeUntilAdmitted(places, maxWait, now)

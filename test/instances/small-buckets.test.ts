@@ -71,3 +71,39 @@ for (const { awayFor, most, before, ...bucket } of [
     },
   )
 }
+
+/** The most that waited at one moment. */
+function mostWaiting({ releases }: Simulation): number {
+  const changes = releases.flatMap(({ arrivedAt, at }) => [
+    { at: arrivedAt, by: 1 },
+    { at, by: -1 },
+  ])
+  changes.sort((one, other) => one.at - other.at || one.by - other.by)
+  let waits = 0
+  return Math.max(...changes.map(({ by }) => (waits += by)))
+}
+
+// Room for less than a few requests was divided among the instances: two of them admitted nothing at all at 20/s with a capacity of 1.
+for (const { perSecond, capacity, instances, before } of [
+  { perSecond: 20, capacity: 1, instances: 2, before: 3 },
+  { perSecond: 20, capacity: 2, instances: 3, before: 14 },
+  { perSecond: 20, capacity: 5, instances: 4, before: 78 },
+  { perSecond: 100, capacity: 1, instances: 4, before: 0 },
+  { perSecond: 100, capacity: 5, instances: 4, before: 53 },
+  { perSecond: 500, capacity: 2, instances: 2, before: 17 },
+]) {
+  t.test(`${instances} instances, ${perSecond}/s with a capacity of ${capacity}: what one process sends`, async t => {
+    const sources = Array.from({ length: instances }, (_, instance): Source => {
+      return { instance, keys: ['ann'], load: { kind: 'poisson', ms: (1_000 * instances) / (3 * perSecond) } }
+    })
+    const stack = [limits(perSecond, capacity)]
+    const simulation = await simulate({ stack, count: instances, sources, seed: 1, jitter: 0.5 })
+    await simulation.run(10_000)
+    const { releases, losses } = simulation
+    const fits = releases.length + losses.length - overflowsOf(simulation, { perSecond, capacity, part: 3 })
+    const part = Math.round((100 * releases.length) / fits)
+    t.ok(part >= 97 && part <= 103, `${part} % of what fits one meter, ${before} % of the rate before`)
+    // One for each instance whose question is on its way.
+    t.ok(mostWaiting(simulation) <= capacity + instances, `${mostWaiting(simulation)} waited at once`)
+  })
+}

@@ -955,7 +955,7 @@ export function conformance(
       t.equal(admitted.admitted, true)
       await store.giveBack({ stack: [a, b], cost: 3, slot: first.slot, slotCost: 1 })
       t.equal((await claim(store, [a])).granted, false, 'one that is not the last stays')
-      expectLevels(t, await admit(store, [a, b], 0), [1, 1], 'with its cost')
+      expectLevels(t, await admit(store, [a, b], 0), [2, 2], 'with its cost, down to what others were granted')
     })
 
     await test('giveBack of the last slot of a stack, not of an earlier one', async t => {

@@ -187,6 +187,10 @@ BEGIN
         i := ops[f];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         capacity := ops[f + 2];
+        -- As occupiedOf of src/decider/bucket.ts.
+        IF leased_untils[i] <= now AND cost < 'Infinity' THEN
+          levels[i] := greatest(levels[i], (frees[i] - now - greatest(0, -back)) * ops[f + 1] - cost);
+        END IF;
         occupied := levels[i];
         IF now <= kept_untils[i] THEN occupied := occupied + kepts[i]; END IF;
         IF NOT (cost >= 0 AND cost < 'Infinity') OR cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;

@@ -202,10 +202,13 @@ local function claim_slot(behind, since, not_before)
   for at = 1, held do tell(places[at].free) end
 end
 
+local terms = { maxWait = 0, lead = max(0, -input[4]) }
+
 -- Whether it is admitted.
 local function ask_admission(verb, max_wait)
   local decide = verb == JUDGE and judge or decideAdmission
-  local reason = decide(places, max_wait, now)
+  terms.maxWait = max_wait
+  local reason = decide(places, terms, now)
   if reason == 0 then
     tell(1)
     for at = 1, held do tell(places[at].level) end
