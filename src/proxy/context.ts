@@ -117,8 +117,10 @@ export interface ProxyContext {
   tunnelIdleTimeout: number
   /** The end is near: /readyz is 503, and each connection closes after its current request. */
   leaving: boolean
-  /** The server is shutting down: it accepts no more, and requests that were sent ahead of answers are answered 503. */
+  /** The server is shutting down: it accepts no more. */
   draining: boolean
+  /** It has no successor: requests that were sent ahead of answers are answered 503. */
+  refusesAhead: boolean
   /** Requests that have begun and have not ended, connections whose last request is waited for, and a process with guests here. */
   inProgress: number
   idle(): void

@@ -188,6 +188,38 @@ t.test('draining: endless pipelined requests are answered 503 as far as they wer
   t.equal(rig.outcomes.length, 3, 'the connection ends with the first of them')
 })
 
+t.test(
+  'draining with a successor: what was sent ahead is answered, up to a bound for one that never stops',
+  async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+    await occupy(t, rig)
+    const client = await connect(t, rig)
+    client.send(get('/a').repeat(100_000))
+    await rig.until(rig => rig.queued.length === 1)
+    const handed = rig.proxy.handOver({
+      send(order) {
+        if (order.verb !== 'guests') return
+        for (const { id } of order.guests) setImmediate(() => handed.told({ verb: 'released', id, slot: 0 }))
+      },
+      machine: { ours: ms => ms, theirs: ms => ms },
+    })
+    await handed.complete
+    const drained = rig.proxy.drain(60_000)
+    let answers = 0
+    for (let isLast = false; !isLast; answers += 1) {
+      const answer = await client.answer()
+      if (answer.status !== 200) t.fail(`status ${answer.status}`)
+      isLast = answer.header('connection') === 'close'
+    }
+    const bytes = answers * get('/a').length
+    t.ok(bytes > 64 * 1024, 'what it had sent')
+    t.ok(bytes < 512 * 1024, 'and some more')
+    client.socket.end()
+    await drained
+  },
+)
+
 t.test('a client that hangs up: the waiting request is cancelled, and those behind it are never sent', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })

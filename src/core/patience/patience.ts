@@ -120,6 +120,23 @@ export class Patience {
     return 'lost'
   }
 
+  /** By client, those that count, the newest first. */
+  *waits(now: number): Generator<[client: string, waits: readonly TimedWait[]]> {
+    if (now - this.#leftAt > MEMORY) return
+    for (const [client, { waits }] of this.#clients) yield [client, waits.since(now - MEMORY)]
+  }
+
+  /** What another process has learnt. @param waits the newest first */
+  learn(client: string, waits: readonly TimedWait[]): void {
+    const { waits: own } = this.#known(client)
+    for (const wait of [...waits].reverse()) {
+      own.add(wait)
+      if (!wait.left) continue
+      this.#leftAt = Math.max(this.#leftAt, wait.at)
+      this.#shortest = Math.min(this.#shortest, wait.ms)
+    }
+  }
+
   #departures(client: string, now: number): Departures | undefined {
     const since = now - MEMORY
     if (this.#leftAt < since) return undefined
@@ -297,7 +314,7 @@ const MANY = 0.25
 const STEADY = 1_000
 const KEPT_GROUPS = 4
 
-interface TimedWait extends Wait {
+export interface TimedWait extends Wait {
   readonly at: number
   left: boolean
 }

@@ -29,6 +29,8 @@ import { type RequestHead, RequestParser, type RequestSink } from './request-par
 
 /** Bytes behind a request that are kept until it is answered. */
 const MOST_WAITING = 64 * 1024
+/** Bytes that a client may send ahead of answers once the process ends and has a successor. */
+const MOST_LATE = 2 * MOST_WAITING
 /** What a client of HTTP/2 sends first (RFC 9113 3.4). HTTP/1.1 knows no such method. */
 const PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
 
@@ -62,6 +64,8 @@ export class Http1Connection
   #paused = false
   /** How many bytes of the preface of HTTP/2 have come, and nothing else. -1: it speaks HTTP/1.1. */
   #preface = 0
+  /** Bytes that came behind a request since the process ends. */
+  #late = 0
   #isDiscarding = false
   #touched = false
   #awaitsHead = false
@@ -182,6 +186,7 @@ export class Http1Connection
     const isBusy = this.#behind !== undefined || this.#request?.complete === true
     if (isBusy) {
       if (!this.full) this.#keepBehind(Buffer.from(buffer.subarray(0, end)))
+      if (this.#home.context.draining) this.#late += end
       return
     }
     this.isAhead = false
@@ -236,6 +241,8 @@ export class Http1Connection
     this.#keep(-bytes.length)
     this.#own = bytes
     this.isAhead = true
+    // A client that never stops would keep the process for ever.
+    if (this.#late > MOST_LATE) this.last()
     this.#parse(bytes, bytes.length)
     this.#own = undefined
     if (this.#behind === undefined) this.#resume()

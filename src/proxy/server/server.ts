@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import type { Server } from 'node:net'
+import { setImmediate as turn } from 'node:timers/promises'
 import { isDeepStrictEqual } from 'node:util'
 import { readTlsFiles } from '../../config/checks/readable-files.js'
 import { routeKey, withEgressRoutes } from '../../config/derived/egress-routes.js'
@@ -272,6 +273,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     tunnelIdleTimeout: settings.limits.tunnelIdleTimeout,
     leaving: false,
     draining: false,
+    refusesAhead: false,
     inProgress: 0,
     idle: () => drained(),
   }
@@ -334,6 +336,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
     }
     context.draining = true
+    context.refusesAhead = !hasSuccessor
     options.deliveries?.leave()
     context.pageStreams.endAll()
     await clients.leave()
@@ -374,7 +377,22 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       send({ verb: 'adaptive', bucket: bucket.name, state: { ...state, phase } })
     }
   }
+  /** No store has this. One client in a turn of the event loop, as there may be 100 waits of each. */
+  const tellLearnt = async ({ send, machine }: Link): Promise<void> => {
+    const now = pacer.now()
+    for (const [route, { patience, service }] of new Map(context.routes.map(({ name, waits }) => [name, waits]))) {
+      for (const [client, times] of [...service.times]) {
+        send({ verb: 'times', route, client, times })
+        await turn()
+      }
+      for (const [client, waits] of [...patience.waits(now)]) {
+        send({ verb: 'waits', route, client, waits: waits.map(wait => ({ ...wait, at: machine.theirs(wait.at) })) })
+        await turn()
+      }
+    }
+  }
   let draining: Promise<Drained> | undefined
+  let hasSuccessor = false
   return {
     urls,
     url: urls[0]!,
@@ -384,12 +402,14 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.shaper.engine.recall()
       const departing = new DepartingShaper(context.shaper, context.routes, pacer, link)
       context.shaper = departing
+      hasSuccessor = true
       if (sharing === undefined) tellKept(link)
       return {
-        complete: departing.complete,
+        complete: departing.complete.then(() => tellLearnt(link)),
         told: news => departing.told(news),
         end: () => {
           context.shaper = departing.end()
+          hasSuccessor = false
         },
       }
     },

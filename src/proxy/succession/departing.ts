@@ -21,6 +21,7 @@ import type { AdaptiveState } from '../../core/adaptive/adaptive-rate.js'
 import type { Mode, RoomSource } from '../../core/admission/room-source.js'
 import type { Clock } from '../../core/clock.js'
 import type { KeyedBucket } from '../../core/instances.js'
+import type { TimedWait } from '../../core/patience/patience.js'
 import { type Gate, type Rejection, type SharedBucket, Ticket, type Waiter } from '../../core/queue/lane.js'
 import { lanesOf, openLane } from '../../core/queue/tree.js'
 import { type AdmissionCallbacks, type Arrival, type Mover, Shaper, type Verdict } from '../../core/shaper.js'
@@ -63,6 +64,9 @@ export type GuestOrder =
   | { readonly verb: 'override'; readonly override: Override }
   /** Of the upstream that has this bucket. */
   | { readonly verb: 'adaptive'; readonly bucket: string; readonly state: AdaptiveState }
+  /** What is learnt of a client of this route: how long it waited, the newest first, and how many ms its answers took. */
+  | { readonly verb: 'waits'; readonly route: string; readonly client: string; readonly waits: readonly TimedWait[] }
+  | { readonly verb: 'times'; readonly route: string; readonly client: string; readonly times: readonly number[] }
 
 /** Of the successor, about a guest. */
 export type GuestNews =

@@ -75,6 +75,7 @@ class Guests {
     } else if (order.verb === 'key') this.#context.tickets.agree(order.key)
     else if (order.verb === 'override') void this.#context.overrides.set(order.override)
     else if (order.verb === 'adaptive') this.#adapt(order)
+    else if (order.verb === 'waits' || order.verb === 'times') this.#learn(order)
     else if (order.verb === 'gate' || order.verb === 'left') this.#follow(order)
     else if (order.verb !== 'gone') this.#obey(order)
   }
@@ -84,8 +85,21 @@ class Guests {
     limits.find(({ bucket: { name } }) => name === bucket)?.heard(state)
   }
 
+  #learn(order: Extract<GuestOrder, { verb: 'waits' | 'times' }>): void {
+    const learnt = this.#context.routes.find(({ name }) => name === order.route)?.waits
+    const { client } = order
+    if (order.verb === 'times') for (const ms of order.times) learnt?.service.add(client, ms, this.#context.clock.now())
+    else {
+      const { ours } = this.#origin.machine
+      learnt?.patience.learn(
+        client,
+        order.waits.map(wait => ({ ...wait, at: ours(wait.at) })),
+      )
+    }
+  }
+
   /** What the process before has sent itself is in flight here, too. */
-  #follow(order: Extract<GuestOrder, { route: string }>): void {
+  #follow(order: Extract<GuestOrder, { verb: 'gate' | 'left' }>): void {
     const { shaper, routes } = this.#context
     const gate = routes.find(({ name }) => name === order.route)?.lane.gate
     if (gate === undefined) return
