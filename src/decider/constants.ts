@@ -57,6 +57,11 @@ export const KEPT_SLOT_GAP = 7.5
 export const NEWCOMER_STEP = 4
 /** ms. A quick bucket's slot may come so much before the pace of its instance. Else it may by half of a slot. */
 export const QUICK_LEEWAY = 4
+/**
+ * ms. The first frame of an instance where the order of arrival is kept: others that begin at the same time have reported by its end. It
+ * would have the slots of their older requests else.
+ */
+export const FIRST_FRAME = 15
 /** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
 export const LEASE_LIFE = 3 * FRAME
 /** ms. What is kept for an instance goes to the others when its report is later than its lead by this. */

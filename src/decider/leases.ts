@@ -4,6 +4,7 @@ import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../core/priority.js'
 import {
   BEAT_LIFE,
   EVEN_GRACE,
+  FIRST_FRAME,
   FORECAST,
   FRAME,
   FULL_FRAME,
@@ -164,17 +165,22 @@ export function lease(state: LeasedState, request: LeaseReport, now: number): Le
   lessee.seenAt = now
   lessee.nextAt = now
   measure(leases)
-  allocate(state, leases, { request, newcomer: known === undefined ? lessee : undefined }, now)
+  const newcomer = known === undefined ? lessee : undefined
+  const frame = newcomer !== undefined && oldestOf(lessee) < Infinity ? FIRST_FRAME : FRAME
+  allocate(state, leases, { request, newcomer, frame }, now)
   leases.beyond = Math.max(0, waitingOf(state, leases, request, now) - state.level)
   state.level += leases.beyond
   const isDone = request.demand.length === 0 && request.want <= 0
-  if (isDone) leave(leases, lessee)
+  if (isDone) {
+    leave(leases, lessee)
+    shorten(state, leases, request)
+  }
   const given = isDone ? 0 : leaseRoom(state, leases, lessee, { request, unused, now })
   followLateness(state, leases, lessee)
   const { slots } = lessee
   lessee.slots = []
   measure(leases)
-  lessee.nextAt = nextReport(leases, lessee, { now, free: state.free - slackIn(state, request, leases.largest) })
+  lessee.nextAt = nextReport(leases, lessee, { now, frame, free: state.free - slackIn(state, request, leases.largest) })
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
@@ -249,8 +255,12 @@ function followLateness(state: LeasedState, leases: BucketLeases, lessee: Lessee
 }
 
 /** Where slots are more than a frame apart the instance with the oldest request reports first, the others half a frame later. */
-function nextReport(leases: BucketLeases, lessee: Lessee, { now, free }: { now: number; free: number }): number {
-  const soonest = evenlySpaced(leases, lessee, now + FRAME)
+function nextReport(
+  leases: BucketLeases,
+  lessee: Lessee,
+  { now, frame, free }: { readonly now: number; readonly frame: number; readonly free: number },
+): number {
+  const soonest = frame < FRAME ? now + frame : evenlySpaced(leases, lessee, now + FRAME)
   const inTime = free - leases.lead - FRAME
   if (inTime < now + FRAME) return soonest
   const since = oldestOf(lessee)
@@ -372,12 +382,16 @@ function slackIn({ rate }: LeasedState, { bucket }: LeaseReport, largest: number
   return Math.max(0, burst - largest) / rate
 }
 
-/** Returned slots become spare, those of before a reset as well. Spare slots at the end shorten the schedule. */
+/** Returned slots become spare, those of before a reset as well. */
 function takeBack(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: LeaseReport): void {
-  const slack = slackIn(state, request, request.largest)
-  const { spare } = leases
   for (const { at } of request.returned) lessee.pacedAt = Math.min(lessee.pacedAt, at)
-  addSpare(spare, request.returned)
+  addSpare(leases.spare, request.returned)
+  shorten(state, leases, request)
+}
+
+/** Spare slots at the end shorten the schedule. */
+function shorten(state: LeasedState, { spare }: BucketLeases, request: LeaseReport): void {
+  const slack = slackIn(state, request, request.largest)
   let last = spare[spare.length - 1]
   while (last !== undefined && Math.abs(last.at + last.cost / state.rate + slack - state.free) <= SAME_SLOT) {
     state.free = last.at + slack
@@ -605,10 +619,17 @@ interface Allocation {
   readonly request: LeaseReport
   /** It reports for the first time. */
   readonly newcomer: Lessee | undefined
+  /** ms until its next report */
+  readonly frame: number
 }
 
 /** Gives out the schedule up to the end of the next frame. */
-function allocate(state: LeasedState, leases: BucketLeases, { request, newcomer }: Allocation, now: number): void {
+function allocate(
+  state: LeasedState,
+  leases: BucketLeases,
+  { request, newcomer, frame }: Allocation,
+  now: number,
+): void {
   const { minShare = DEFAULT_MIN_SHARE } = request.bucket.limits
   const { rate } = state
   const { lead, largest } = leases
@@ -619,7 +640,7 @@ function allocate(state: LeasedState, leases: BucketLeases, { request, newcomer 
     leases,
     minShare,
     // The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
-    end: now + lead + FRAME + (leases.lessees.length === 1 ? lead : 0),
+    end: now + lead + frame + (leases.lessees.length === 1 ? lead : 0),
     isExpecting: prepare(leases),
     late: lead + Math.min(SLOT_RESERVE, most / rate / 2),
     isIdle,

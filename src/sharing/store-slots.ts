@@ -487,6 +487,13 @@ export class StoreSlots implements SlotSource {
     for (const grant of grants.sort((one, other) => other.at - one.at)) this.#giveBackGrant(grant)
   }
 
+  /** Where many wait they lease at once. Claims would reach past the slots of older requests that another instance takes over. */
+  takenOver(tickets: readonly Ticket[]): void {
+    for (const ticket of tickets)
+      for (const bucket of stored(ticket.stack))
+        if (bucket.waiting > FEW_REFUSALS) this.leases.start(bucket, costIn(ticket, bucket))
+  }
+
   retire(buckets: Iterable<SharedBucket>): void {
     this.leases.retire(buckets as Iterable<StoredBucket>)
   }

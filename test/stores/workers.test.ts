@@ -346,6 +346,49 @@ t.test('slots of one lane go to the oldest request, by the clock of the machine'
   await Promise.all([one.store.close(), other.store.close()])
 })
 
+t.test(
+  'two that begin at once, as after a restart: slots in the order of arrival, and none of those before is lost',
+  async t => {
+    let now = 1_000
+    const clock = { now: () => now, ours: (ms: number) => ms, theirs: (ms: number) => ms }
+    const { store } = connect(
+      createPrimary(() => now),
+      TIMEOUT,
+      clock,
+    )
+    type Slots = Awaited<ReturnType<NonNullable<Store['lease']>>>['slots']
+    /** 40/s */
+    const ref = bucket(144_000, 100)
+    const report = async (instance: number, times: readonly number[], returned: Slots = []) => {
+      const arrivals = { lane: 'api\0ann', costs: times.map((_, place) => place), times }
+      const demand = times.length === 0 ? [] : [{ priority: 3, weight: 1, cost: times.length, arrivals }]
+      const rest = { largest: 1, lead: 6, late: 0, pace: Infinity, lacks: times.length }
+      const room = { held: 0, drained: 0, kept: 0, want: -1, ahead: 0, returned }
+      const { slots } = await store.lease!({ bucket: ref, instance, demand, ...rest, ...room })
+      return slots
+    }
+    const at = (slots: Slots): number[] => slots.map(slot => slot.at)
+    const even = [0, 20, 40, 60, 80, 100]
+    const odd = [10, 30, 50, 70, 90, 110]
+    t.same(at(await report(1, even)), [1_006], 'what it needs until the other one has told what waits there')
+    now = 1_002
+    t.same(at(await report(2, odd)), [])
+    now = 1_015
+    const first = await report(1, even.slice(1))
+    now = 1_017
+    const second = await report(2, odd)
+    t.same(at(first), [1_056, 1_106])
+    t.same(at(second), [1_031, 1_081, 1_131], 'in turns')
+    now = 1_150
+    const last = await report(1, even.slice(3))
+    t.same(at(last), [1_156, 1_206, 1_256])
+    t.same(await report(1, [], last), [])
+    t.same(await report(2, []), [], 'it has not fetched its own')
+    t.same(at(await report(3, odd)), [1_156], 'others have them')
+    await store.close()
+  },
+)
+
 /** A primary, another one that follows it, and a worker of each. */
 function following() {
   const [old, fresh] = [createPrimary(), createPrimary()]

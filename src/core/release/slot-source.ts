@@ -38,6 +38,8 @@ export interface SlotSource {
   postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): boolean | undefined
   /** A request has passed without the source. */
   passed(demand: Demand, slot: number): void
+  /** These waited in another process, and have lined up. */
+  takenOver(tickets: readonly Ticket[]): void
   /** What waits here is to leave elsewhere: what is leased goes back, of these buckets at once. Until `resume` nothing is leased. */
   retire(buckets: Iterable<SharedBucket>): void
   resume(): void

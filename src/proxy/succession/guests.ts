@@ -70,8 +70,12 @@ class Guests {
 
   obey(order: GuestOrder): void {
     if (order.verb === 'guests') {
-      for (const guest of order.guests) this.#take(guest)
-      this.#context.shaper.wake()
+      const { clock, shaper } = this.#context
+      const { engine } = shaper
+      const again = order.guests.flatMap(guest => this.#take(guest) ?? [])
+      engine.source?.takenOver(again)
+      for (const ticket of again) if (ticket.list === ticket.lane.tickets) engine.contend(ticket, clock.now())
+      shaper.wake()
     } else if (order.verb === 'key') this.#context.tickets.agree(order.key)
     else if (order.verb === 'override') void this.#context.overrides.set(order.override)
     else if (order.verb === 'adaptive') this.#adapt(order)
@@ -145,11 +149,15 @@ class Guests {
     }
   }
 
-  #take(guest: Guest): void {
+  /** Returns its ticket if it waits as it did before. */
+  #take(guest: Guest): Ticket | undefined {
     const { id, mode, route: name, arrivedAt, due } = guest
     const route = this.#context.routes.find(each => each.name === name)
     const stack = route && this.#stackOf(route, guest)
-    if (route === undefined || stack === undefined) return this.#origin.tell({ verb: 'unknown', id })
+    if (route === undefined || stack === undefined) {
+      this.#origin.tell({ verb: 'unknown', id })
+      return undefined
+    }
     const { machine } = this.#origin
     const visit = new Visit(
       this.#context,
@@ -164,8 +172,9 @@ class Guests {
       },
     )
     this.#all.set(id, visit)
-    if (mode === 'again') visit.lineUp(machine.ours(arrivedAt))
-    else visit.ask(mode)
+    if (mode === 'again') return visit.lineUp(machine.ours(arrivedAt))
+    visit.ask(mode)
+    return undefined
   }
 
   /** Held. Undefined: a bucket is gone from the configuration, or there is no room for it. */
@@ -227,13 +236,14 @@ class Visit implements AdmissionCallbacks {
     }
   }
 
-  /** It was admitted before, and comes in its place by its arrival. A wake is to follow. */
-  lineUp(arrivedAt: number): void {
+  /** It was admitted before, and comes in its place by its arrival. It is to contend then. */
+  lineUp(arrivedAt: number): Ticket {
     const { engine } = this.#context.shaper
     this.#state = 'waiting'
-    this.#ticket = engine.join(this.#arrival, this, this.#maxWait, arrivedAt)
-    if (this.#isCounted) this.#ticket.counted = true
-    engine.contend(this.#ticket, this.#context.clock.now())
+    const ticket = engine.join(this.#arrival, this, this.#maxWait, arrivedAt)
+    this.#ticket = ticket
+    if (this.#isCounted) ticket.counted = true
+    return ticket
   }
 
   ask(mode: 'shape' | 'meter'): void {
