@@ -196,9 +196,10 @@ export function giveBack(
   const slack = Math.max(0, burst - slotCost) / rate
   const behind = free - slot - slack - length
   const earliest = isOwn && burst === 0 ? -graceOf(rate) : 0
-  if (behind <= Math.max(SAME_SLOT, Math.min(SHIFTED, length / 8)) && behind >= earliest - SAME_SLOT)
-    bucket.free = free - length
-  else if (free <= now + burst / rate) bucket.free = free - Math.max(0, length - Math.max(0, now - slot))
+  const isLast = behind <= Math.max(SAME_SLOT, Math.min(SHIFTED, length / 8)) && behind >= earliest - SAME_SLOT
+  // A slot of a burst may look like the last one though another was granted since: what has drained of it stays.
+  if (isLast && burst === 0) bucket.free = free - length
+  else if (isLast || free <= now + burst / rate) bucket.free = free - Math.max(0, length - Math.max(0, now - slot))
 }
 
 /** ms. How much a bucket that is not the last of its stack may count a slot from before. */

@@ -37,7 +37,8 @@
 -- Of an upstream `blocked` is when its pause ends, and `free` when its rate ends.
 #variable_conflict use_variable
 DECLARE
-  levels float8[]; ats float8[]; frees float8[]; rates float8[]; blocks float8[]; expiries float8[];
+  -- The levels, and while an admission is decided what is occupied.
+  levels float8[]; holds float8[]; ats float8[]; frees float8[]; rates float8[]; blocks float8[]; expiries float8[];
   leased_rates float8[]; leased_untils float8[]; leased_rooms float8[];
   -- Room that is kept from newcomers, and until when.
   kepts float8[]; kept_untils float8[];
@@ -55,6 +56,8 @@ DECLARE
   claims bool; slot float8; before float8; earliest float8; furthest float8; refused bool; in_turn float8;
   -- What is news of an upstream, and heartbeats.
   is_new bool; others int; lower_ones bigint;
+  -- Whether a slot that is given back is the last one.
+  is_last bool;
 BEGIN
   -- First the missing rows, then the locks, each in the order of the keys, so that there is no deadlock. If a row is
   -- pruned in between, the whole call fails and is made again.
@@ -188,10 +191,11 @@ BEGIN
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         capacity := ops[f + 2];
         -- As occupiedOf of src/decider/bucket.ts.
+        holds[i] := levels[i];
         IF leased_untils[i] <= now AND cost < 'Infinity' THEN
-          levels[i] := greatest(levels[i], (frees[i] - now - greatest(0, -back)) * ops[f + 1] - cost);
+          holds[i] := greatest(levels[i], (frees[i] - now - greatest(0, -back)) * ops[f + 1] - cost);
         END IF;
-        occupied := levels[i];
+        occupied := holds[i];
         IF now <= kept_untils[i] THEN occupied := occupied + kepts[i]; END IF;
         IF NOT (cost >= 0 AND cost < 'Infinity') OR cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
@@ -206,7 +210,8 @@ BEGIN
         FOR f IN first .. last BY 7 LOOP
           i := ops[f];
           cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-          levels[i] := levels[i] + cost;
+          holds[i] := holds[i] + cost;
+          levels[i] := holds[i];
         END LOOP;
         claims := b = 1;
       ELSE
@@ -214,12 +219,13 @@ BEGIN
           FOR f IN first .. last BY 7 LOOP
             i := ops[f];
             cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-            occupied := levels[i];
+            occupied := holds[i];
             IF now <= kept_untils[i] THEN occupied := occupied + kepts[i]; END IF;
             IF occupied + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
-              IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
+              IF ops[f + 3] = 1 THEN holds[i] := greatest(holds[i], ops[f + 2]); END IF;
               IF ops[f + 4] > 0 THEN blocks[i] := now + ops[f + 4]; END IF;
               IF ops[f + 3] = 1 OR ops[f + 4] > 0 THEN
+                levels[i] := holds[i];
                 ends[i] := 'Infinity';
               END IF;
             END IF;
@@ -233,7 +239,7 @@ BEGIN
             rate := ops[f + 1];
             target := CASE WHEN blocks[i] = 'Infinity' THEN 0
               ELSE least(ops[f + 2] - cost, rate * a + greatest(0, ops[f + 5] - cost)) END;
-            occupied := levels[i];
+            occupied := holds[i];
             IF now <= kept_untils[i] THEN occupied := occupied + kepts[i]; END IF;
             retry := greatest(retry, (occupied - target) / rate);
             IF blocks[i] < 'Infinity' THEN retry := greatest(retry, blocks[i] - now); END IF;
@@ -246,7 +252,7 @@ BEGIN
       FOR f IN first .. last BY 7 LOOP
         i := ops[f];
         o := o + 1;
-        result[o] := levels[i];
+        result[o] := holds[i];
         IF reason = 0 THEN ends[i] := 'Infinity'; END IF;
       END LOOP;
       IF claims THEN
@@ -311,12 +317,13 @@ BEGIN
         cost := CASE WHEN b > 0 AND ops[f + 6] <> 'NaN' THEN ops[f + 6] ELSE b END;
         IF b >= 0 AND cost < 'Infinity' THEN
           lasts := cost / rate;
+          is_last := frees[i] - (a + greatest(0, ops[f + 5] - cost) / rate + lasts) BETWEEN
+            CASE WHEN f < first + 7 * ops[last + 1] AND ops[f + 5] = 0
+              THEN -greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@) ELSE 0 END - @SAME_SLOT@
+            AND greatest(@SAME_SLOT@, least(@SHIFTED@, lasts / 8));
           frees[i] := frees[i] - CASE
-            WHEN frees[i] - (a + greatest(0, ops[f + 5] - cost) / rate + lasts) BETWEEN
-              CASE WHEN f < first + 7 * ops[last + 1] AND ops[f + 5] = 0
-                THEN -greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@) ELSE 0 END - @SAME_SLOT@
-                AND greatest(@SAME_SLOT@, least(@SHIFTED@, lasts / 8)) THEN lasts
-            WHEN frees[i] <= now + ops[f + 5] / rate THEN greatest(0, lasts - greatest(0, now - a))
+            WHEN is_last AND ops[f + 5] = 0 THEN lasts
+            WHEN is_last OR frees[i] <= now + ops[f + 5] / rate THEN greatest(0, lasts - greatest(0, now - a))
             ELSE 0 END;
         END IF;
         ends[i] := 'Infinity';
