@@ -91,7 +91,7 @@ export class Leases {
     const instances = this.#lessor.instances()
     const isSlow = rate * FRAME <= MANY_REQUESTS * instances * cost
     const least = (isSlow ? FEW_EACH : LEAST_EACH) * instances * cost
-    return instances > 1 && capacity <= least && capacity <= rate * SMALL_AHEAD
+    return instances > 1 && capacity < least && capacity <= rate * SMALL_AHEAD
   }
 
   /** Undefined: it is leased already, or cannot be. */

@@ -451,7 +451,7 @@ export class StoreSlots implements SlotSource {
       this.#pushClaiming(next)
     } else {
       // A claim that is on its way is given back when it is answered.
-      const surplus = this.#grants.find(grant => grant.lane === lane)
+      const [surplus] = this.#lastFirst(grant => grant.lane === lane)
       if (surplus !== undefined) this.#takeOut(surplus)
     }
     return true
@@ -481,10 +481,8 @@ export class StoreSlots implements SlotSource {
     this.leases.close()
   }
 
-  /** The last slots first: the store has a slot again only if it is the last. */
   recall(gate: Gate): void {
-    const grants = [...this.#grants.all()].filter(({ lane }) => lane.route.gate === gate)
-    for (const grant of grants.sort((one, other) => other.at - one.at)) this.#giveBackGrant(grant)
+    this.#giveBackAll(({ lane }) => lane.route.gate === gate)
   }
 
   /** Where many wait they lease at once. Claims would reach past the slots of older requests that another instance takes over. */
@@ -727,8 +725,12 @@ export class StoreSlots implements SlotSource {
   }
 
   #giveBackAll(test: (grant: Grant) => boolean): void {
-    for (let grant = this.#grants.find(test); grant !== undefined; grant = this.#grants.find(test))
-      this.#giveBackGrant(grant)
+    for (const grant of this.#lastFirst(test)) if (grant.place >= 0) this.#giveBackGrant(grant)
+  }
+
+  /** The last slots first: the store has a slot again only if it is the last, and those that stay are the earlier ones. */
+  #lastFirst(test: (grant: Grant) => boolean): Grant[] {
+    return [...this.#grants.all()].filter(test).sort((one, other) => other.at - one.at)
   }
 
   #giveBackGrant(grant: Grant): void {

@@ -530,21 +530,13 @@ function wholeRate(seen: Seen): void {
   }
 }
 
-/**
- * Over a store: a stack loses slots that it cannot have of both buckets, up to a frame's share of the room stays unused, and a slot that is
- * given back before the last one is lost to other lanes.
- */
-function mayLose({ assumed, most }: Seen, bucket: BucketSeen, { from, to }: Span): boolean {
+/** Over a store: a stack loses slots that it cannot have of both buckets, and a slot that is given back before the last one is lost. */
+function mayLose({ assumed }: Seen, bucket: BucketSeen, { from, to }: Span): boolean {
   if (!assumed.hasStore) return false
-  const { rate, capacity } = limitsAt(bucket, from)
-  const leaves = bucket.requests.some(
+  if (assumed.stack.length > 1) return true
+  return bucket.requests.some(
     ({ end, releasedAt }) =>
       end !== undefined && releasedAt === undefined && end.how !== 'rejected' && end.at >= from && end.at <= to,
-  )
-  if (leaves) return true
-  const largest = Math.max(...bucket.requests.map(({ cost }) => cost))
-  return (
-    assumed.stack.length > 1 || capacity < (2 * FRAME + 4 * (assumed.far + assumed.jitter)) * rate + 2 * most * largest
   )
 }
 
