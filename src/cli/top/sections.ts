@@ -45,6 +45,11 @@ const nothing: Cell = { text: '', value: -1 }
 const time = (ms: number | null | undefined): Cell =>
   ms === null || ms === undefined ? nothing : { text: durationText(ms), value: ms }
 
+/** What a row has in a column. */
+interface Source<Row> extends Column {
+  readonly cell: (row: Row) => Cell
+}
+
 /** The difference of a count to the snapshot before, per second. */
 type PerSecond = (now: number, then: number | undefined) => Cell
 
@@ -62,7 +67,10 @@ export function sectionsOf(now: Snapshot, before: Snapshot | undefined): Section
   ].filter(({ rows }) => rows.length > 0)
 }
 
-/** Empty where there is only one. */
+function sectionOf<Row>(name: SectionName, rows: readonly Row[], columns: readonly Source<Row>[]): Section {
+  return { name, columns, rows: rows.map(row => columns.map(({ cell }) => cell(row))) }
+}
+
 function instances({ members = [] }: Snapshot, before: Snapshot | undefined, perSecond: PerSecond): Section {
   const stateOf = ({ isHere, draining, storeReady, age: silent }: MemberSnapshot): string => {
     if (draining) return 'shutting down'
@@ -70,113 +78,74 @@ function instances({ members = [] }: Snapshot, before: Snapshot | undefined, per
     if (silent > 2_500) return `silent for ${durationText(silent)}`
     return isHere ? 'asked' : ''
   }
-  const row = (member: MemberSnapshot): Cell[] => {
-    const { name, queued, inFlight, forwarded, rejected, errors, waitP99, cpu, uptime } = member
-    const old = before?.members?.find(each => each.name === name)
-    const busy = perSecond(cpu * 100, old && old.cpu * 100)
-    return [
-      text(name),
-      count(queued),
-      count(inFlight),
-      perSecond(forwarded, old?.forwarded),
-      perSecond(rejected, old?.rejected),
-      perSecond(errors, old?.errors),
-      time(waitP99),
-      busy === nothing ? nothing : { text: `${Math.round(Number(busy.value))} %`, value: busy.value },
-      { text: age(uptime), value: uptime },
-      text(stateOf(member)),
-    ]
+  const rate = (member: MemberSnapshot, figure: 'forwarded' | 'rejected' | 'errors' | 'cpu', times = 1): Cell => {
+    const old = before?.members?.find(each => each.name === member.name)
+    return perSecond(member[figure] * times, old && old[figure] * times)
   }
-  return {
-    name: 'instance',
-    columns: [
-      { title: 'instance', kind: 'text', drop: 0 },
-      { title: 'queued', kind: 'number', drop: 0 },
-      { title: 'in flight', short: 'sent', kind: 'number', drop: 5 },
-      { title: 'forwarded/s', short: 'out/s', kind: 'number', drop: 1 },
-      { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 2 },
-      { title: 'errors/s', short: 'err/s', kind: 'number', drop: 3 },
-      { title: 'wait p99', short: 'p99', kind: 'number', drop: 7 },
-      { title: 'cpu', kind: 'number', drop: 4 },
-      { title: 'up', kind: 'number', drop: 6 },
-      { title: 'state', kind: 'text', drop: 1 },
-    ],
-    rows: members.length > 1 ? members.map(row) : [],
+  const busy = (member: MemberSnapshot): Cell => {
+    const { text, value } = rate(member, 'cpu', 100)
+    return text === '' ? nothing : { text: `${Math.round(Number(value))} %`, value }
   }
+  // One is the whole.
+  return sectionOf('instance', members.length > 1 ? members : [], [
+    { title: 'instance', kind: 'text', drop: 0, cell: ({ name }) => text(name) },
+    { title: 'queued', kind: 'number', drop: 0, cell: ({ queued }) => count(queued) },
+    { title: 'in flight', short: 'sent', kind: 'number', drop: 5, cell: ({ inFlight }) => count(inFlight) },
+    { title: 'forwarded/s', short: 'out/s', kind: 'number', drop: 1, cell: member => rate(member, 'forwarded') },
+    { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 2, cell: member => rate(member, 'rejected') },
+    { title: 'errors/s', short: 'err/s', kind: 'number', drop: 3, cell: member => rate(member, 'errors') },
+    { title: 'wait p99', short: 'p99', kind: 'number', drop: 7, cell: ({ waitP99 }) => time(waitP99) },
+    { title: 'cpu', kind: 'number', drop: 4, cell: busy },
+    { title: 'up', kind: 'number', drop: 6, cell: ({ uptime }) => ({ text: age(uptime), value: uptime }) },
+    { title: 'state', kind: 'text', drop: 1, cell: member => text(stateOf(member)) },
+  ])
 }
 
 function buckets(now: Snapshot, before: Snapshot | undefined, perSecond: PerSecond): Section {
-  const row = (bucket: BucketSnapshot): Cell[] => {
-    const { name, rate, configured, quotaEnds, keys, waiting, oldestMs, fullest } = bucket
-    const old = before?.buckets.find(each => each.name === name)
-    const flow = (figure: keyof BucketRates): Cell =>
-      bucket.perSecond === undefined ? perSecond(bucket[figure], old?.[figure]) : count(bucket.perSecond[figure])
+  const flow = (bucket: BucketSnapshot, figure: keyof BucketRates): Cell => {
+    const old = before?.buckets.find(each => each.name === bucket.name)
+    return bucket.perSecond === undefined ? perSecond(bucket[figure], old?.[figure]) : count(bucket.perSecond[figure])
+  }
+  const rateOf = ({ rate, configured, quotaEnds }: BucketSnapshot): Cell => {
     const isLowered = rate !== null && configured !== null && rate < configured
+    const most = isLowered ? ` of ${decimal(configured)}` : ''
+    return { text: `${listedRate(rate, quotaEnds)}${most}`, value: rate ?? Infinity }
+  }
+  const fullestOf = ({ fullest }: BucketSnapshot): Cell => {
     const fullness = Math.max(0, ...fullest.map(({ level, capacity }) => level / (capacity ?? Infinity)))
-    return [
-      text(name),
-      {
-        text: `${listedRate(rate, quotaEnds)}${isLowered ? ` of ${decimal(configured)}` : ''}`,
-        value: rate ?? Infinity,
-      },
-      count(keys),
-      { text: `${Math.round(fullness * 100)} %`, value: fullness },
-      count(waiting),
-      time(oldestMs),
-      flow('offered'),
-      flow('released'),
-      flow('rejected'),
-    ]
+    return { text: `${Math.round(fullness * 100)} %`, value: fullness }
   }
-  return {
-    name: 'bucket',
-    columns: [
-      { title: 'bucket', kind: 'text', drop: 0 },
-      { title: 'rate', kind: 'number', drop: 4 },
-      { title: 'keys', kind: 'number', drop: 5 },
-      { title: 'fullest', short: 'full', kind: 'number', drop: 3 },
-      { title: 'queued', kind: 'number', drop: 0 },
-      { title: 'oldest', kind: 'number', drop: 1 },
-      { title: 'in/s', kind: 'number', drop: 6 },
-      { title: 'released/s', short: 'out/s', kind: 'number', drop: 1 },
-      { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 2 },
-    ],
-    rows: now.buckets.map(row),
-  }
+  return sectionOf('bucket', now.buckets, [
+    { title: 'bucket', kind: 'text', drop: 0, cell: ({ name }) => text(name) },
+    { title: 'rate', kind: 'number', drop: 4, cell: rateOf },
+    { title: 'keys', kind: 'number', drop: 5, cell: ({ keys }) => count(keys) },
+    { title: 'fullest', short: 'full', kind: 'number', drop: 3, cell: fullestOf },
+    { title: 'queued', kind: 'number', drop: 0, cell: ({ waiting }) => count(waiting) },
+    { title: 'oldest', kind: 'number', drop: 1, cell: ({ oldestMs }) => time(oldestMs) },
+    { title: 'in/s', kind: 'number', drop: 6, cell: bucket => flow(bucket, 'offered') },
+    { title: 'released/s', short: 'out/s', kind: 'number', drop: 1, cell: bucket => flow(bucket, 'released') },
+    { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 2, cell: bucket => flow(bucket, 'rejected') },
+  ])
 }
 
 function routes(now: Snapshot, before: Snapshot | undefined, perSecond: PerSecond): Section {
   const isAnyShared = now.routes.some(({ coalesced = 0 }) => coalesced > 0)
-  const row = (route: RouteSnapshot): Cell[] => {
-    const { name, queued, outcomes, coalesced = 0, upstreamResponses } = route
-    const old = before?.routes.find(each => each.name === name)
-    return [
-      text(name === '' ? '(no route)' : name),
-      count(queued),
-      perSecond(outcomes.forwarded, old?.outcomes.forwarded),
-      ...(isAnyShared ? [perSecond(coalesced, old && (old.coalesced ?? 0))] : []),
-      perSecond(upstreamResponses['5xx'], old?.upstreamResponses['5xx']),
-      perSecond(outcomes.failed, old?.outcomes.failed),
-      perSecond(outcomes.rejected, old?.outcomes.rejected),
-      text(reasons(route, old, perSecond)),
-      text(patience(route)),
-    ]
-  }
-  return {
-    name: 'route',
-    columns: [
-      { title: 'route', kind: 'text', drop: 0 },
-      { title: 'queued', kind: 'number', drop: 0 },
-      { title: 'forwarded/s', short: 'out/s', kind: 'number', drop: 3 },
-      ...(isAnyShared ? [{ title: 'shared/s', kind: 'number', drop: 4 } as const] : []),
-      { title: '5xx/s', kind: 'number', drop: 1 },
-      { title: 'failed/s', short: 'fail/s', kind: 'number', drop: 2 },
-      { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 4 },
-      { title: 'why', kind: 'text', drop: 5 },
-      { title: 'clients', kind: 'text', drop: 6 },
-    ],
-    rows: now.routes.map(row),
-  }
+  const rows = now.routes.map(route => ({ ...route, old: before?.routes.find(({ name }) => name === route.name) }))
+  const rate = (of: (route: RouteSnapshot) => number) => (row: (typeof rows)[number]) =>
+    perSecond(of(row), row.old && of(row.old))
+  const outcome = (name: 'forwarded' | 'failed' | 'rejected') => rate(({ outcomes }) => outcomes[name])
+  const shared = rate(({ coalesced = 0 }) => coalesced)
+  return sectionOf('route', rows, [
+    { title: 'route', kind: 'text', drop: 0, cell: ({ name }) => text(name === '' ? '(no route)' : name) },
+    { title: 'queued', kind: 'number', drop: 0, cell: ({ queued }) => count(queued) },
+    { title: 'forwarded/s', short: 'out/s', kind: 'number', drop: 3, cell: outcome('forwarded') },
+    ...(isAnyShared ? [{ title: 'shared/s', kind: 'number', drop: 4, cell: shared } as const] : []),
+    { title: '5xx/s', kind: 'number', drop: 1, cell: rate(({ upstreamResponses }) => upstreamResponses['5xx']) },
+    { title: 'failed/s', short: 'fail/s', kind: 'number', drop: 2, cell: outcome('failed') },
+    { title: 'rejected/s', short: 'rej/s', kind: 'number', drop: 4, cell: outcome('rejected') },
+    { title: 'why', kind: 'text', drop: 5, cell: row => text(reasons(row, row.old, perSecond)) },
+    { title: 'clients', kind: 'text', drop: 6, cell: route => text(patience(route)) },
+  ])
 }
 
 /** Why requests are rejected, the most frequent reason first. */
@@ -202,34 +171,20 @@ function patience({ patience }: RouteSnapshot): string {
 
 /** Empty where each upstream has one. */
 function servers({ upstreams }: Snapshot): Section {
-  const row = (server: ServerSnapshot): Cell[] => {
-    const { url, inFlight, maxInFlight, weight, backup, probeMs } = server
-    return [
-      text(url),
-      text(serverState(server)),
-      {
-        text: maxInFlight === undefined ? decimal(inFlight) : `${decimal(inFlight)}/${decimal(maxInFlight)}`,
-        value: inFlight,
-      },
-      count(weight),
-      text(backup ? 'backup' : ''),
-      time(probeMs),
-      text(server.failure ?? ''),
-    ]
+  const inFlightOf = ({ inFlight, maxInFlight }: ServerSnapshot): Cell => {
+    const most = maxInFlight === undefined ? '' : `/${decimal(maxInFlight)}`
+    return { text: decimal(inFlight) + most, value: inFlight }
   }
-  return {
-    name: 'server',
-    columns: [
-      { title: 'server', kind: 'text', drop: 0 },
-      { title: 'state', kind: 'text', drop: 0 },
-      { title: 'in flight', short: 'sent', kind: 'number', drop: 1 },
-      { title: 'weight', kind: 'number', drop: 4 },
-      { title: 'role', kind: 'text', drop: 3 },
-      { title: 'next try', kind: 'number', drop: 2 },
-      { title: 'why', kind: 'text', drop: 5 },
-    ],
-    rows: upstreams.flatMap(({ servers = [] }) => servers.map(row)),
-  }
+  const rows = upstreams.flatMap(({ servers = [] }) => servers)
+  return sectionOf('server', rows, [
+    { title: 'server', kind: 'text', drop: 0, cell: ({ url }) => text(url) },
+    { title: 'state', kind: 'text', drop: 0, cell: server => text(serverState(server)) },
+    { title: 'in flight', short: 'sent', kind: 'number', drop: 1, cell: inFlightOf },
+    { title: 'weight', kind: 'number', drop: 4, cell: ({ weight }) => count(weight) },
+    { title: 'role', kind: 'text', drop: 3, cell: ({ backup }) => text(backup ? 'backup' : '') },
+    { title: 'next try', kind: 'number', drop: 2, cell: ({ probeMs }) => time(probeMs) },
+    { title: 'why', kind: 'text', drop: 5, cell: ({ failure = '' }) => text(failure) },
+  ])
 }
 
 function serverState({ isUp, part }: ServerSnapshot): string {
@@ -239,38 +194,30 @@ function serverState({ isUp, part }: ServerSnapshot): string {
 
 /** The fullest keys of all buckets, those that wait first. */
 function keys({ buckets }: Snapshot): Section {
-  const all = buckets.flatMap(({ name, fullest }) => fullest.map(instance => ({ name, instance })))
-  const rank = ({ level, capacity, waiting, blockedMs }: InstanceSnapshot): number =>
-    level / (capacity ?? Infinity) + (waiting > 0 ? 2 : 0) + (blockedMs === undefined ? 0 : 1)
-  const row = ({ name, instance }: (typeof all)[number]): Cell[] => {
-    const { key, tier = '', level, capacity, waiting, oldestMs, predictedWaitMs, heldBy } = instance
-    return [
-      { text: cellText(key === '' ? '(no key)' : key), value: key },
-      text(name),
-      text(tier),
-      { text: bar(level / (capacity ?? Infinity)), value: level / (capacity ?? Infinity) },
-      { text: `${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`, value: level },
-      count(waiting),
-      time(oldestMs),
-      { text: listedWait(predictedWaitMs, heldBy), value: predictedWaitMs },
-      text(stateOf(instance)),
-    ]
+  const all = buckets.flatMap(({ name, fullest }) => fullest.map(instance => ({ ...instance, bucket: name })))
+  const fullness = ({ level, capacity }: InstanceSnapshot): number => level / (capacity ?? Infinity)
+  const rank = (instance: InstanceSnapshot): number =>
+    fullness(instance) + (instance.waiting > 0 ? 2 : 0) + (instance.blockedMs === undefined ? 0 : 1)
+  const rows = all.sort((a, b) => rank(b) - rank(a))
+  const keyOf = ({ key }: InstanceSnapshot): Cell => ({ text: cellText(key === '' ? '(no key)' : key), value: key })
+  const barOf = (instance: InstanceSnapshot): Cell => ({ text: bar(fullness(instance)), value: fullness(instance) })
+  const levelOf = ({ level, capacity }: InstanceSnapshot): Cell => {
+    return { text: `${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`, value: level }
   }
-  return {
-    name: 'key',
-    columns: [
-      { title: 'key', kind: 'text', drop: 0 },
-      { title: 'bucket', kind: 'text', drop: 2 },
-      { title: 'tier', kind: 'text', drop: 6 },
-      { title: '', kind: 'text', drop: 5 },
-      { title: 'level', kind: 'number', drop: 1 },
-      { title: 'queued', kind: 'number', drop: 0 },
-      { title: 'oldest', kind: 'number', drop: 4 },
-      { title: 'a newcomer waits', short: 'newcomer', kind: 'number', drop: 0 },
-      { title: 'state', kind: 'text', drop: 3 },
-    ],
-    rows: all.sort((a, b) => rank(b.instance) - rank(a.instance)).map(row),
+  const newcomer = ({ predictedWaitMs, heldBy }: InstanceSnapshot): Cell => {
+    return { text: listedWait(predictedWaitMs, heldBy), value: predictedWaitMs }
   }
+  return sectionOf('key', rows, [
+    { title: 'key', kind: 'text', drop: 0, cell: keyOf },
+    { title: 'bucket', kind: 'text', drop: 2, cell: ({ bucket }) => text(bucket) },
+    { title: 'tier', kind: 'text', drop: 6, cell: ({ tier = '' }) => text(tier) },
+    { title: '', kind: 'text', drop: 5, cell: barOf },
+    { title: 'level', kind: 'number', drop: 1, cell: levelOf },
+    { title: 'queued', kind: 'number', drop: 0, cell: ({ waiting }) => count(waiting) },
+    { title: 'oldest', kind: 'number', drop: 4, cell: ({ oldestMs }) => time(oldestMs) },
+    { title: 'a newcomer waits', short: 'newcomer', kind: 'number', drop: 0, cell: newcomer },
+    { title: 'state', kind: 'text', drop: 3, cell: instance => text(stateOf(instance)) },
+  ])
 }
 
 function bar(fullness: number): string {
