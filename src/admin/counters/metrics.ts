@@ -73,7 +73,7 @@ export interface StoreMetrics {
 type Value<Label extends string> = readonly [labels: Partial<Record<Label, string>>, value: number]
 type Values<Label extends string> = () => Iterable<Value<Label>>
 type RouteValues = (route: RouteTally) => Iterable<Value<string>>
-type GaugeOptions<Label extends string> = Pick<GaugeConfiguration<Label>, 'name' | 'help' | 'labelNames' | 'aggregator'>
+type GaugeOptions<Label extends string> = Pick<GaugeConfiguration<Label>, 'labelNames' | 'aggregator'>
 
 /** Takes the present values each time that metrics are asked for. */
 function collector<Label extends string>(values: Values<Label>) {
@@ -123,8 +123,12 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       new Histogram({ name, help, buckets: limits, labelNames, registers })
     const counter = <Label extends string>(name: string, help: string, labelNames: Label[], values?: Values<Label>) =>
       new Counter<Label>({ name, help, labelNames, registers, ...(values && { collect: collector(values) }) })
-    const gauge = <Label extends string>(gauge: GaugeOptions<Label>, values: Values<Label>) =>
-      new Gauge<Label>({ ...gauge, registers, collect: collector(values) })
+    const gauge = <Label extends string>(
+      name: string,
+      help: string,
+      options: GaugeOptions<Label>,
+      values: Values<Label>,
+    ) => new Gauge<Label>({ name, help, ...options, registers, collect: collector(values) })
     const perRoute = (of: RouteValues) =>
       function* (): Generator<Value<string>> {
         for (const [name, route] of tally.routes)
@@ -134,37 +138,23 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       counter(name, help, ['route', ...labels], perRoute(of))
 
     this.#waits = histogram('shaper_queue_wait_seconds', 'How long released requests were queued', WAITS, 'route')
-    this.#priorityWaits = histogram(
-      'shaper_priority_wait_seconds',
-      'How long released requests of each priority were queued, once there are several',
-      WAITS,
-      'priority',
-    )
+    const byPriority = 'How long released requests of each priority were queued, once there are several'
+    this.#priorityWaits = histogram('shaper_priority_wait_seconds', byPriority, WAITS, 'priority')
     this.#lateness = histogram('shaper_release_lateness_seconds', 'How late releases were', LATENESSES)
     const answers = "From sending to the head of the upstream's answer"
     this.#answers = histogram('shaper_upstream_seconds', answers, ANSWERS, 'route')
     this.#storeCalls = histogram('shaper_store_seconds', 'How long the store took to answer', STORE_CALLS)
     this.#storeErrors = counter('shaper_store_errors_total', 'Calls that the store did not answer', [])
-    this.#settlements = counter(
-      'shaper_settlements_total',
-      'Requests of routes that settle costs, by what told the true cost',
-      ['route', 'by'],
-    )
-    this.#costs = counter(
-      'shaper_settled_cost_total',
-      'What was reserved for settled requests, and what they really cost',
-      ['route', 'bucket', 'kind'],
-    )
+    const settled = 'Requests of routes that settle costs, by what told the true cost'
+    this.#settlements = counter('shaper_settlements_total', settled, ['route', 'by'])
+    const costs = 'What was reserved for settled requests, and what they really cost'
+    this.#costs = counter('shaper_settled_cost_total', costs, ['route', 'bucket', 'kind'])
     ofRoutes('shaper_requests_total', 'Requests, by outcome', ['outcome'], ({ outcomes }) => by('outcome', outcomes))
-    ofRoutes(
-      'shaper_rejections_total',
-      'Rejected requests, by the bucket that rejected them and the reason',
-      ['bucket', 'reason'],
-      function* ({ rejections }) {
-        for (const [bucket, reasons] of rejections)
-          for (const [reason, count] of reasons) yield [{ bucket, reason }, count]
-      },
-    )
+    const rejected = 'Rejected requests, by the bucket that rejected them and the reason'
+    ofRoutes('shaper_rejections_total', rejected, ['bucket', 'reason'], function* ({ rejections }) {
+      for (const [bucket, reasons] of rejections)
+        for (const [reason, count] of reasons) yield [{ bucket, reason }, count]
+    })
     const responses = (name: string, help: string, of: (route: RouteTally) => StatusCounts) =>
       ofRoutes(name, help, ['class'], function* (route) {
         const counts = of(route)
@@ -177,36 +167,20 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       'Answers of upstreams that were passed on, by class of their status',
       ({ upstreamResponses }) => upstreamResponses,
     )
-    ofRoutes(
-      'shaper_dry_run_total',
-      'Requests that a dry run would have delayed or rejected',
-      ['outcome'],
-      ({ rehearsed }) => by('outcome', rehearsed),
-    )
-    ofRoutes(
-      'shaper_given_up_total',
-      'Requests that were not sent, because their clients would not have been there for the answer',
-      ['at', 'source'],
-      function* ({ givenUp }) {
-        for (const [at, sources] of Object.entries(givenUp))
-          for (const [source, count] of Object.entries(sources)) yield [{ at, source }, count]
-      },
-    )
-    ofRoutes(
-      'shaper_patience_trials_total',
-      'Requests that waited on where others were given up, to see whether their clients did',
-      [],
-      ({ trials }) => [[{}, trials]],
-    )
-    ofRoutes(
-      'shaper_coalesced_total',
-      'Requests that were answered with the answer to another one, of routes with coalesce',
-      [],
-      ({ coalesced }) => [[{}, coalesced]],
-    )
+    const rehearsed = 'Requests that a dry run would have delayed or rejected'
+    ofRoutes('shaper_dry_run_total', rehearsed, ['outcome'], route => by('outcome', route.rehearsed))
+    const givenUp = 'Requests that were not sent, because their clients would not have been there for the answer'
+    ofRoutes('shaper_given_up_total', givenUp, ['at', 'source'], function* ({ givenUp }) {
+      for (const [at, sources] of Object.entries(givenUp))
+        for (const [source, count] of Object.entries(sources)) yield [{ at, source }, count]
+    })
+    const trials = 'Requests that waited on where others were given up, to see whether their clients did'
+    ofRoutes('shaper_patience_trials_total', trials, [], ({ trials }) => [[{}, trials]])
+    const coalesced = 'Requests that were answered with the answer to another one, of routes with coalesce'
+    ofRoutes('shaper_coalesced_total', coalesced, [], ({ coalesced }) => [[{}, coalesced]])
     const learnt = (name: string, help: string, of: (waits: LearntWaits) => number | undefined) =>
       // Each process learns for itself.
-      gauge({ name, help, labelNames: ['route'], aggregator: 'average' }, function* () {
+      gauge(name, help, { labelNames: ['route'], aggregator: 'average' }, function* () {
         for (const each of waits()) {
           const ms = of(each)
           if (ms !== undefined) yield [{ route: each.route }, ms / 1_000]
@@ -214,14 +188,10 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       })
     learnt('shaper_patience_seconds', 'After how long most clients leave, as learnt', ({ patience }) => patience)
     learnt('shaper_service_time_seconds', "The upstream's usual time to answer", ({ service }) => service)
-    gauge(
-      { name: 'shaper_queued', help: 'Requests in queues', labelNames: ['route'] },
-      perRoute(({ queued }) => [[{}, queued]]),
-    )
-    gauge(
-      { name: 'shaper_waiting_pages', help: 'Pages of rejected browsers that wait and listen for their turn' },
-      () => [[{}, waitingPages()]],
-    )
+    const queued = perRoute(({ queued }) => [[{}, queued]])
+    gauge('shaper_queued', 'Requests in queues', { labelNames: ['route'] }, queued)
+    const pages = 'Pages of rejected browsers that wait and listen for their turn'
+    gauge('shaper_waiting_pages', pages, {}, () => [[{}, waitingPages()]])
     /** All instances see the same table. */
     const stored = (name: string, help: string, of: (count: DeliveryCount) => number) =>
       new Gauge({
@@ -249,26 +219,20 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     const labelNames = ['upstream', 'server']
     const up = '1 while a server of an upstream is up, 0 while its breaker is open or its checks fail'
     // Each process has breakers and checks of its own.
-    gauge({ name: 'shaper_upstream_up', help: up, labelNames, aggregator: 'min' }, function* () {
+    gauge('shaper_upstream_up', up, { labelNames, aggregator: 'min' }, function* () {
       for (const { upstream, server, isUp } of servers())
         if (isUp !== undefined) yield [{ upstream, server }, isUp ? 1 : 0]
     })
     const sent = 'Requests on their way to a server of an upstream or back'
-    gauge({ name: 'shaper_upstream_in_flight', help: sent, labelNames }, function* () {
+    gauge('shaper_upstream_in_flight', sent, { labelNames }, function* () {
       for (const { upstream, server, inFlight } of servers()) yield [{ upstream, server }, inFlight]
     })
     const lag = new EventLoopLag()
-    gauge(
-      {
-        name: 'shaper_event_loop_lag_seconds',
-        help: 'The longest time in the last minute for which the event loop was busy with something else',
-        aggregator: 'max',
-      },
-      () => [[{}, lag.longest / 1_000]],
-    )
+    const busy = 'The longest time in the last minute for which the event loop was busy with something else'
+    gauge('shaper_event_loop_lag_seconds', busy, { aggregator: 'max' }, () => [[{}, lag.longest / 1_000]])
     /** Of each bucket. Those of a key are one, whichever workers have it. */
     const perBucket = (name: string, help: string, values: Values<'bucket'>) =>
-      gauge({ name, help, labelNames: ['bucket'], aggregator: 'max' }, values)
+      gauge(name, help, { labelNames: ['bucket'], aggregator: 'max' }, values)
     perBucket('shaper_keys', 'Bucket instances, with several workers of the one that has most', function* () {
       for (const [bucket, instances] of keys()) yield [{ bucket }, instances]
     })
@@ -287,43 +251,25 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     perBucket('shaper_key_limits_bad_rows', 'Rows of these limits that were not used', function* () {
       for (const [bucket, { last }] of outside()) if (last?.failure === undefined) yield [{ bucket }, last?.bad ?? 0]
     })
-    const labels: 'bucket'[] = ['bucket']
+    const oldest = { labelNames: ['bucket'], aggregator: 'min' } as const
     const readAt =
       'When limits of single keys were read last, in seconds since 1970, with several workers by the last one'
-    const read = {
-      name: 'shaper_key_limits_read_seconds',
-      help: readAt,
-      labelNames: labels,
-      aggregator: 'min',
-    } as const
-    gauge(read, function* () {
+    gauge('shaper_key_limits_read_seconds', readAt, oldest, function* () {
       for (const [bucket, limits] of outside()) yield [{ bucket }, limits.readAt / 1_000]
     })
-    const success = '1 if limits of single keys could be read when that was tried last'
-    const isRead = {
-      name: 'shaper_key_limits_last_read_success',
-      help: success,
-      labelNames: labels,
-      aggregator: 'min',
-    } as const
-    gauge(isRead, function* () {
+    const isRead = '1 if limits of single keys could be read when that was tried last'
+    gauge('shaper_key_limits_last_read_success', isRead, oldest, function* () {
       for (const [bucket, { last }] of outside()) yield [{ bucket }, last?.failure === undefined ? 1 : 0]
     })
     const keysRead = '1 if the public keys of tokens could be read from their URL when that was tried last'
-    gauge({ name: 'shaper_identity_keys_last_read_success', help: keysRead, aggregator: 'min' }, () => {
+    gauge('shaper_identity_keys_last_read_success', keysRead, { aggregator: 'min' }, () => {
       const isRead = canReadKeys()
       return isRead === undefined ? [] : [[{}, isRead ? 1 : 0]]
     })
-    gauge({ name: 'process_resident_memory_bytes', help: 'Resident memory' }, () => [[{}, process.memoryUsage.rss()]])
+    gauge('process_resident_memory_bytes', 'Resident memory', {}, () => [[{}, process.memoryUsage.rss()]])
     const startedAt = Date.now() / 1_000 - process.uptime()
-    gauge(
-      {
-        name: 'process_start_time_seconds',
-        help: 'Start time of the process, in seconds since 1970',
-        aggregator: 'min',
-      },
-      () => [[{}, startedAt]],
-    )
+    const start = 'Start time of the process, in seconds since 1970'
+    gauge('process_start_time_seconds', start, { aggregator: 'min' }, () => [[{}, startedAt]])
     counter('process_cpu_seconds_total', 'CPU time used, user and system, in seconds', [], () => [[{}, cpuSeconds()]])
     if (meter !== undefined) makeInstruments(this.#registry, meter)
   }
