@@ -1,45 +1,33 @@
-// @ts-check
 /** Shows a report on its page, with its plots. */
 
 const SVG = 'http://www.w3.org/2000/svg'
 
-/** @param {string} name @param {Record<string, string | number>} attributes @param {(Node | string)[]} children */
 function svg(name, attributes = {}, children = []) {
   return filled(document.createElementNS(SVG, name), attributes, children)
 }
 
-/** @param {string} name @param {Record<string, string | number>} attributes @param {(Node | string)[]} children */
 function html(name, attributes = {}, children = []) {
   return filled(document.createElement(name), attributes, children)
 }
 
-/**
- * @template {Element} T
- * @param {T} element @param {Record<string, string | number>} attributes @param {(Node | string)[]} children
- */
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value))
   element.append(...children)
   return element
 }
 
-/** @param {string} id */
-const byId = id => /** @type {HTMLElement} */ (document.getElementById(id))
+const byId = id => document.getElementById(id)
 
-/** @param {number} value */
 const whole = value => Math.round(value).toLocaleString('en')
 
-/** @param {number} value */
 const short = value => (value >= 100 ? whole(value) : String(Number(value.toPrecision(value >= 10 ? 3 : 2))))
 
-/** @param {number} part @param {number} all */
 function share(part, all) {
   if (part === 0 || all === 0) return '0 %'
   const percent = (100 * part) / all
   return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
 }
 
-/** @param {number} ms */
 function time(ms) {
   if (ms < 1_000) return `${Number(ms.toPrecision(3))} ms`
   const seconds = ms / 1_000
@@ -49,7 +37,7 @@ function time(ms) {
     : `${Number((seconds / 3_600).toPrecision(3))} h`
 }
 
-/** A time, `seconds` after another. @param {string | undefined} iso @param {number} seconds */
+/** A time, `seconds` after another. */
 function moment(iso, seconds = 0) {
   if (iso === undefined) return ''
   return new Date(Date.parse(iso) + seconds * 1_000)
@@ -58,7 +46,7 @@ function moment(iso, seconds = 0) {
     .replace(/\.\d+Z$/, '')
 }
 
-/** Round numbers from 0 to at least `most`. @param {number} most @param {number} count */
+/** Round numbers from 0 to at least `most`. */
 function ticks(most, count) {
   const rough = most / count
   const power = 10 ** Math.floor(Math.log10(rough))
@@ -66,12 +54,12 @@ function ticks(most, count) {
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, at) => Number((at * step).toPrecision(6)))
 }
 
-/** Shows a text beside the pointer over an element. @param {Element} element @param {(event: PointerEvent) => string} say */
+/** Shows a text beside the pointer over an element. */
 function tipped(element, say) {
   const tip = byId('tip')
   element.addEventListener('pointermove', event => {
-    const { clientX, clientY } = /** @type {PointerEvent} */ (event)
-    tip.textContent = say(/** @type {PointerEvent} */ (event))
+    const { clientX, clientY } = event
+    tip.textContent = say(event)
     tip.hidden = false
     const x = Math.min(clientX + 14, innerWidth - tip.offsetWidth - 8)
     tip.style.setProperty('left', `${Math.max(8, x)}px`)
@@ -82,51 +70,46 @@ function tipped(element, say) {
   })
 }
 
-/** The width of a drawing in its own units. The browser scales it. @param {HTMLElement} into */
+/** The width of a drawing in its own units. The browser scales it. */
 const widthOf = into => Math.max(300, into.clientWidth)
 
 const LEFT = 46
 const BOTTOM = 22
 
+/** A line and a number for each mark. */
+function scale(marks, width, y) {
+  return marks.flatMap(mark => [
+    svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
+    svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
+  ])
+}
+
 /** Draws arrivals as an area, releases as a line and rejections as a second area, each as the mean per second. */
-function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ { series }) {
+function drawSeries(into, { series }) {
   const [width, height] = [widthOf(into), 230]
   const { arrivals, releases, rejected, peakArrivals, peakReleases, width: seconds, start } = series
   const count = arrivals.length
   if (count === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request.']))
-  const rate = (/** @type {number[]} */ values, /** @type {number} */ at) => values[at] / seconds
-  const most = Math.max(
-    1 / seconds,
-    ...arrivals.map((/** @type {number} */ n) => n / seconds),
-    ...releases.map((/** @type {number} */ n) => n / seconds),
-  )
+  const rate = (values, at) => values[at] / seconds
+  const most = Math.max(1 / seconds, ...arrivals.map(n => n / seconds), ...releases.map(n => n / seconds))
   const marks = ticks(most, 4)
-  const top = marks.at(-1) ?? 1
-  const x = (/** @type {number} */ at) => LEFT + ((width - LEFT) * at) / count
-  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
-  const stairs = (/** @type {number[]} */ values) =>
-    values.map(
-      (_, at) =>
-        `${x(at).toFixed(2)},${y(rate(values, at)).toFixed(2)} ${x(at + 1).toFixed(2)},${y(rate(values, at)).toFixed(2)}`,
-    )
+  const top = marks.at(-1)
+  const x = at => LEFT + ((width - LEFT) * at) / count
+  const y = value => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const place = (at, height) => `${at.toFixed(2)},${height.toFixed(2)}`
+  const stairs = values =>
+    values.flatMap((_, at) => [x(at), x(at + 1)].map(edge => place(edge, y(rate(values, at))))).join(' ')
+  const area = (tone, values) =>
+    svg('polygon', { class: tone, points: `${place(x(0), y(0))} ${stairs(values)} ${place(x(count), y(0))}` })
   const hand = svg('line', { class: 'hand', y1: 8, y2: height - BOTTOM })
   const drawing = svg(
     'svg',
     { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Arrivals and releases per second over time' },
     [
-      ...marks.flatMap(mark => [
-        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
-        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
-      ]),
-      svg('polygon', {
-        class: 'area-arrivals',
-        points: `${x(0)},${y(0)} ${stairs(arrivals).join(' ')} ${x(count)},${y(0)}`,
-      }),
-      svg('polygon', {
-        class: 'fill-rejected',
-        points: `${x(0)},${y(0)} ${stairs(rejected).join(' ')} ${x(count)},${y(0)}`,
-      }),
-      svg('polyline', { class: 'line-releases', points: stairs(releases).join(' ') }),
+      ...scale(marks, width, y),
+      area('area-arrivals', arrivals),
+      area('fill-rejected', rejected),
+      svg('polyline', { class: 'line-releases', points: stairs(releases) }),
       svg('text', { x: LEFT, y: height - 4 }, [moment(start)]),
       svg('text', { x: width, y: height - 4, 'text-anchor': 'end' }, [moment(start, count * seconds)]),
       hand,
@@ -160,7 +143,6 @@ function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ { series
   )
 }
 
-/** @param {[string, string][]} entries pairs of a class and a name */
 function legend(entries) {
   return html(
     'p',
@@ -170,16 +152,16 @@ function legend(entries) {
 }
 
 /** Draws the distribution of waits, one bar for each bin. */
-function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, delayed }) {
+function drawWaits(into, { waits, delayed }) {
   if (waits.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request would have waited.']))
   const [width, height] = [widthOf(into), 220]
-  const most = Math.max(...waits.map((/** @type {any} */ bin) => bin.count))
+  const most = Math.max(...waits.map(bin => bin.count))
   const marks = ticks(most, 4)
-  const top = marks.at(-1) ?? 1
+  const top = marks.at(-1)
   const step = (width - LEFT) / waits.length
-  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const y = value => 8 + (height - 8 - BOTTOM) * (1 - value / top)
   const every = Math.ceil(58 / step)
-  const bars = waits.map((/** @type {any} */ { from, to, count }, /** @type {number} */ at) => {
+  const bars = waits.map(({ from, to, count }, at) => {
     const bar = svg('rect', {
       class: 'fill-delayed',
       x: LEFT + at * step + 1,
@@ -196,12 +178,9 @@ function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, 
   })
   into.replaceChildren(
     svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Distribution of waits' }, [
-      ...marks.flatMap(mark => [
-        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
-        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
-      ]),
+      ...scale(marks, width, y),
       ...bars,
-      ...waits.flatMap((/** @type {any} */ { from }, /** @type {number} */ at) =>
+      ...waits.flatMap(({ from }, at) =>
         at % every === 0
           ? [
               svg('text', { x: LEFT + at * step, y: height - 4, 'text-anchor': at === 0 ? 'start' : 'middle' }, [
@@ -214,7 +193,7 @@ function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, 
   )
 }
 
-/** A bar of three parts: at once, delayed, rejected. @param {any} outcome @param {number} most @param {string} name */
+/** A bar of three parts: at once, delayed, rejected. */
 function stack({ requests, delayed, rejected }, most, name) {
   const parts = [
     ['fill-at-once', requests - delayed - rejected],
@@ -247,14 +226,14 @@ function stack({ requests, delayed, rejected }, most, name) {
   return drawing
 }
 
-const OUTCOMES = /** @type {[string, string][]} */ ([
+const OUTCOMES = [
   ['at-once', 'at once'],
   ['delayed', 'delayed'],
   ['rejected', 'rejected'],
-])
+]
 
-function drawAgents(/** @type {HTMLElement} */ into, /** @type {any} */ { agents }) {
-  const rows = /** @type {[string, any][]} */ (Object.entries(agents)).filter(([, { requests }]) => requests > 0)
+function drawAgents(into, { agents }) {
+  const rows = Object.entries(agents).filter(([, { requests }]) => requests > 0)
   const most = Math.max(...rows.map(([, { requests }]) => requests))
   const body = rows.map(([name, outcome]) =>
     row([
@@ -267,11 +246,11 @@ function drawAgents(/** @type {HTMLElement} */ into, /** @type {any} */ { agents
   into.replaceChildren(list(['agent', '', 'requests', 'rejected'], body), legend(OUTCOMES))
 }
 
-function drawClients(/** @type {HTMLElement} */ into, /** @type {any} */ { clients: { hardest } }) {
+function drawClients(into, { clients: { hardest } }) {
   if (hardest.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No client.']))
   const shown = hardest.slice(0, 20)
-  const most = Math.max(...shown.map((/** @type {any} */ { requests }) => requests))
-  const body = shown.map((/** @type {any} */ client) =>
+  const most = Math.max(...shown.map(({ requests }) => requests))
+  const body = shown.map(client =>
     row([
       client.client,
       html('td', { class: 'left' }, [client.agent]),
@@ -287,7 +266,6 @@ function drawClients(/** @type {HTMLElement} */ into, /** @type {any} */ { clien
   into.replaceChildren(list(titles, body), legend(OUTCOMES))
 }
 
-/** @param {(string | Element)[]} cells */
 function row(cells) {
   return html(
     'tr',
@@ -296,7 +274,6 @@ function row(cells) {
   )
 }
 
-/** @param {string[]} titles @param {Element[]} body */
 function list(titles, body) {
   const head = html(
     'tr',
@@ -309,25 +286,13 @@ function list(titles, body) {
 }
 
 /** Draws a table with one row for each rate and one column for each capacity, shaded by value. */
-function drawMap(
-  /** @type {HTMLElement} */ into,
-  /** @type {any} */ { rates, capacities, points, recommended },
-  /** @type {{ title: string, tone: string, value: (point: any) => number, text: (point: any) => string }} */ {
-    title,
-    tone,
-    value,
-    text,
-  },
-) {
+function drawMap(into, { rates, capacities, points, recommended }, { title, tone, value, text }) {
   const most = Math.max(...points.map(value))
-  const head = html('tr', {}, [
-    html('th', {}, ['r \\ b']),
-    ...capacities.map((/** @type {number} */ b) => html('th', {}, [whole(b)])),
-  ])
-  const rows = rates.map((/** @type {string} */ rate, /** @type {number} */ at) =>
+  const head = html('tr', {}, [html('th', {}, ['r \\ b']), ...capacities.map(b => html('th', {}, [whole(b)]))])
+  const rows = rates.map((rate, at) =>
     html('tr', {}, [
       html('th', {}, [rate]),
-      ...capacities.map((/** @type {number} */ capacity, /** @type {number} */ column) => {
+      ...capacities.map((capacity, column) => {
         const point = points[at * capacities.length + column]
         const chosen = recommended !== undefined && recommended.rate === rate && recommended.capacity === capacity
         const cell = html('td', chosen ? { class: 'chosen' } : {}, [text(point)])
@@ -355,7 +320,7 @@ function drawMap(
   into.replaceChildren(html('div', { class: 'wide' }, [table]))
 }
 
-const report = JSON.parse(byId('report').textContent ?? '')
+const report = JSON.parse(byId('report').textContent)
 const { requests, atOnce, delayed, rejected, wait, limits, clients, upstream, busiest, series } = report
 
 byId('limits').append(
@@ -374,7 +339,6 @@ byId('limits').append(
 byId('traffic').textContent =
   `${whole(requests)} requests of ${whole(clients.total)} clients, ${moment(report.from)} to ${moment(report.to)} UTC, from ${report.logs.join(', ')}`
 
-/** @param {string} tone @param {string} value @param {...string} says */
 const tile = (tone, value, ...says) =>
   html('div', { class: `tile ${tone}` }, [html('b', {}, [value]), ...says.map(text => html('span', {}, [text]))])
 byId('tiles').append(
@@ -403,11 +367,9 @@ if (report.sweep !== undefined) {
   if (recommended !== undefined) {
     const section = byId('recommended')
     section.hidden = false
-    const [text, config] = [section.querySelector('p'), section.querySelector('pre')]
-    if (text) {
-      text.textContent = `Rate ${recommended.rate} and capacity ${whole(recommended.capacity)}: ${share(recommended.rejected, recommended.requests)} rejected, p99 wait ${time(recommended.wait.p99)}, longest ${time(recommended.wait.max)}.`
-    }
-    if (config) config.textContent = recommended.config
+    section.querySelector('p').textContent =
+      `Rate ${recommended.rate} and capacity ${whole(recommended.capacity)}: ${share(recommended.rejected, recommended.requests)} rejected, p99 wait ${time(recommended.wait.p99)}, longest ${time(recommended.wait.max)}.`
+    section.querySelector('pre').textContent = recommended.config
   }
 }
 
@@ -418,12 +380,12 @@ const remarks = [
     ? [`${whole(report.late)} requests came more than a minute late in the stream, and count at a later time.`]
     : []),
   ...Object.entries(report.badLines.reasons).map(([reason, count]) => `${whole(Number(count))} bad lines: ${reason}`),
-  ...report.badLines.examples.map((/** @type {any} */ { line, text }) => `line ${line}: ${text}`),
+  ...report.badLines.examples.map(({ line, text }) => `line ${line}: ${text}`),
 ]
 byId('remarks').hidden = remarks.length === 0
 byId('remarks')
   .querySelector('ul')
-  ?.append(...remarks.map(text => html('li', {}, [text])))
+  .append(...remarks.map(text => html('li', {}, [text])))
 
 function draw() {
   drawSeries(byId('series'), report)
