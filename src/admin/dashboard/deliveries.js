@@ -28,8 +28,7 @@ function show({ counts, deliveries }) {
   })
   const sum = state => counts.reduce((all, each) => (each.state === state ? all + each.count : all), 0)
   put(byId('deliveries-count'), `${count(sum('waiting'))} waiting, ${count(sum('dead'))} dead`)
-  const numbers = ['waiting', 'the oldest for', 'dead letters'].map(label => [label, 'n'])
-  fillTable('deliveries', numbers, byRoute, {
+  fillTable('deliveries', byRoute, {
     nameOf: ({ route }) => route,
     textOf: ({ route }) => route,
     cellsOf: ({ waiting, dead }) => [
@@ -38,7 +37,7 @@ function show({ counts, deliveries }) {
       count(dead?.count ?? 0),
     ],
   })
-  fillTable('dead', [['route'], ['attempts', 'n'], ['reason'], ['']], deliveries, {
+  fillTable('dead', deliveries, {
     nameOf: ({ id }) => id,
     textOf: ({ id }) => id,
     isText: true,

@@ -29,12 +29,14 @@ function cell(row, label, className = '') {
   return element
 }
 
-function rowOf(className, labels) {
+/** A row of a table, as its head has columns. On a phone cells have labels, unless the title of a column is an element of its own. */
+function rowOf(id) {
   const row = make('tr')
   row.setAttribute('role', 'row')
-  const key = cell(row, '', className)
+  const key = cell(row, '', 'key')
   key.append(make('bdi'))
-  const cells = labels.map(([label, kind]) => cell(row, label, kind))
+  const columns = [...byId(id).tHead.rows[0].cells].slice(1)
+  const cells = columns.map(head => cell(row, head.firstElementChild ? '' : head.textContent, head.className))
   return { row, name: key.firstChild, key, cells }
 }
 
@@ -51,9 +53,9 @@ function keyButton({ key, name }) {
 }
 
 /** `textOf` is the first cell of a row, `cellsOf` the others. With `finish` the first is a button, unless `isText`. */
-export function fillTable(id, labels, items, { nameOf, textOf, cellsOf, finish, isText = false }) {
+export function fillTable(id, items, { nameOf, textOf, cellsOf, finish, isText = false }) {
   const create = () => {
-    const parts = rowOf('key', labels)
+    const parts = rowOf(id)
     parts.row.parts = finish === undefined || isText ? parts : { ...parts, button: keyButton(parts) }
     return parts.row
   }
@@ -86,14 +88,7 @@ export function fillKeys(bucket, { open, reset, shown: chosen }) {
   byId('keys').hidden = shown.length === 0
   byId('keys-none').hidden = shown.length > 0
   const create = () => {
-    const parts = rowOf('key', [
-      ['', 'level-cell'],
-      ['waiting', 'n'],
-      ['the oldest for', 'n'],
-      ['a newcomer waits', 'n'],
-      ['blocked', 'n'],
-      ['', ''],
-    ])
+    const parts = rowOf('keys')
     const tier = parts.key.appendChild(make('span', 'tier'))
     const level = parts.cells[0].appendChild(make('div', 'level'))
     const bar = level.appendChild(make('span', 'bar')).appendChild(make('i'))
@@ -189,10 +184,6 @@ export function fillRoutes(routes) {
 export function fillMembers({ members = [], shown, at }, earlier, onChoice) {
   const seconds = (at - earlier.at) / 1_000
   byId('members-card').hidden = members.length === 0
-  const labels = ['queued', 'in flight', 'forwarded', 'rejected', 'errors', 'wait p99', 'CPU'].map(label => [
-    label,
-    'n',
-  ])
   const stateOf = ({ age, draining, storeReady }) => {
     const silent = age > 2_500 && `silent for ${duration(age)}`
     return (draining && 'shutting down') || (!storeReady && 'without the store') || silent || 'serves'
@@ -212,7 +203,7 @@ export function fillMembers({ members = [], shown, at }, earlier, onChoice) {
     button.title = isShown ? 'Shows all instances again' : 'Shows this instance alone'
     button.onclick = () => onChoice(member)
   }
-  fillTable('members', [...labels, ['state', '']], members, {
+  fillTable('members', members, {
     nameOf: ({ name }) => name,
     textOf: ({ name, isHere }) => (isHere ? `${name} (here)` : name),
     cellsOf,
@@ -274,8 +265,7 @@ export function fillDryRun(dryRun, open) {
     },
   })
   byId('dry-none').hidden = dryRun.keys.length > 0
-  const labels = [['route'], ['bucket'], ['agent'], ['rejected', 'n'], ['delayed', 'n'], ['longest wait', 'n']]
-  fillTable('dry-keys', labels, dryRun.keys, {
+  fillTable('dry-keys', dryRun.keys, {
     nameOf: each => JSON.stringify([each.route, each.bucket, each.key, each.agent]),
     textOf: ({ key }) => keyName(key),
     cellsOf({ route, bucket, agent, wouldReject, wouldDelay, longestWait }) {
@@ -407,7 +397,7 @@ function overrideText({ rate, capacity, until }) {
 function fillRecent(recent) {
   byId('recent-none').hidden = recent.length > 0
   const latest = recent.map((each, place) => ({ ...each, place })).reverse()
-  fillTable('recent', [['route'], ['outcome'], ['held', 'n'], ['answered in', 'n']], latest, {
+  fillTable('recent', latest, {
     nameOf: ({ at, place }) => `${at} ${place}`,
     textOf: ({ at }) => timeOfDay(at),
     cellsOf({ route, outcome, status, waitMs, upstreamMs, reason }) {
@@ -452,8 +442,8 @@ byId('key-panel').addEventListener('close', () => clearTimeout(panelTimer))
 const OVERRIDES_EVERY = 5_000
 
 /** Fills a table whose rows belong to keys: `cellsOf` gives the texts after the key. */
-function fillKeyTable(id, labels, items, cellsOf) {
-  fillTable(id, labels, items, {
+function fillKeyTable(id, items, cellsOf) {
+  fillTable(id, items, {
     nameOf: ({ bucket, key }) => `${bucket}\n${key}`,
     textOf: ({ key }) => keyName(key),
     cellsOf,
@@ -463,8 +453,7 @@ function fillKeyTable(id, labels, items, cellsOf) {
 
 function showFound({ buckets }) {
   const found = buckets.flatMap(({ name, fullest }) => fullest.map(instance => ({ ...instance, bucket: name })))
-  const labels = [['bucket'], ['level', 'n'], ['waiting', 'n'], ['a newcomer waits', 'n']]
-  fillKeyTable('found', labels, found, found => [
+  fillKeyTable('found', found, found => [
     found.bucket,
     levelText(found.level, found.capacity),
     count(found.waiting),
@@ -478,8 +467,7 @@ function showFound({ buckets }) {
 function fillOverrides(overrides) {
   byId('overrides-card').hidden = overrides.length === 0
   put(byId('overrides-count'), count(overrides.length))
-  const labels = [['bucket'], ['rate', 'n'], ['capacity', 'n'], ['until', 'n']]
-  fillKeyTable('overrides', labels, overrides, ({ bucket, rate, capacity, until }) => [
+  fillKeyTable('overrides', overrides, ({ bucket, rate, capacity, until }) => [
     bucket,
     rate === undefined ? '–' : perSecond(rate),
     capacity === undefined ? '–' : count(capacity),
