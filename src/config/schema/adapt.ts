@@ -2,12 +2,12 @@
 import * as z from 'zod'
 import type { AdaptiveTargets } from '../../core/adaptive/adaptive-rate.js'
 import { wants } from '../messages.js'
-import { object, rate, read, report, timeout } from './values.js'
+import { object, optional, rate, read, report, timeout } from './values.js'
 
 const REMEDY = 'use e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" }, "errors": 0.02 }'
 const LATENCY = 'use e.g. { "p90": "800ms" }'
 const SHARE = 'use a number above 0 and below 1, e.g. 0.02'
-const percentile = timeout.exactOptional()
+const percentile = optional(timeout)
 
 const latency = object(
   {
@@ -16,8 +16,8 @@ const latency = object(
     p95: percentile.describe('19 in 20 answers are to come within this time, e.g. "1s".'),
     p99: percentile.describe('99 in 100 answers are to come within this time, e.g. "2s".'),
   },
-  'a percentile of the latency',
   LATENCY,
+  'a percentile of the latency',
 ).superRefine((given, ctx) => {
   const names = Object.keys(given)
   if (names.length === 1) return
@@ -31,10 +31,10 @@ const targets = object(
   {
     min: rate.describe('The rate never falls below this, e.g. "5/s".'),
     max: rate.describe('The rate never climbs above this, e.g. "200/s".'),
-    start: rate.exactOptional().describe('The first rate, e.g. "20/s"; min when absent.'),
-    latency: latency
-      .exactOptional()
-      .describe('How long answers may take, e.g. { "p90": "800ms" }; as long as they like when absent.'),
+    start: optional(rate).describe('The first rate, e.g. "20/s"; min when absent.'),
+    latency: optional(latency).describe(
+      'How long answers may take, e.g. { "p90": "800ms" }; as long as they like when absent.',
+    ),
     errors: z
       .number({ error: shareError })
       .gt(0, { error: shareError })
@@ -42,8 +42,8 @@ const targets = object(
       .prefault(0.02)
       .describe('The part of the requests that may fail, e.g. 0.02.'),
   },
-  'the targets of an adaptive rate',
   REMEDY,
+  'the targets of an adaptive rate',
 ).superRefine(({ min, max, start = min }, ctx) => {
   if (min > max) report(ctx, 'max', 'it is below "min"; raise it, or lower that one')
   else if (start < min || start > max)

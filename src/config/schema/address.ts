@@ -1,10 +1,11 @@
 /** Addresses: where to listen, where to forward, which proxies to trust. */
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
+import { defined } from '../../core/structures/defined.js'
 import { readAuthority } from '../../http/authority.js'
 import { faultOfSocketPath, socketPathOf } from '../../http/unix-socket.js'
 import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
-import { flag, NOT_THIS_FORM, object, read, report, text, whole } from './values.js'
+import { alone, flag, list, NOT_THIS_FORM, object, optional, read, report, text, whole } from './values.js'
 
 export const DEFAULT_LISTEN = '127.0.0.1:8080'
 /** The URL of an upstream that stands for the proxy that asks. */
@@ -174,9 +175,9 @@ const mode = read(
   bits => `0${bits.toString(8).padStart(3, '0')}`,
 )
 
-const socketMode = mode
-  .exactOptional()
-  .describe('Who may connect to a Unix socket, e.g. "0660"; as the umask says when absent.')
+const socketMode = optional(mode).describe(
+  'Who may connect to a Unix socket, e.g. "0660"; as the umask says when absent.',
+)
 
 function checkMode(given: number | undefined, address: ListenAddress, ctx: Parameters<typeof report>[0]): void {
   if (given === undefined || 'path' in address) return
@@ -191,26 +192,22 @@ const listenObject = object(
   {
     address: listenText.describe('Where to listen, e.g. "0.0.0.0:8443", "unix:/run/shaper.sock" or "systemd".'),
     mode: socketMode,
-    tls: object(
-      {
-        cert: file('a certificate').describe('PEM file of the certificate chain, e.g. "/etc/shaper/cert.pem".'),
-        key: file('a private key').describe('PEM file of the private key, e.g. "/etc/shaper/key.pem".'),
-        clientCa: file('a CA file')
-          .exactOptional()
-          .describe('PEM file of the authorities whose certificate each client needs, e.g. "/etc/shaper/clients.pem".'),
-      },
-      'an object',
-      'use { "cert": "FILE", "key": "FILE" }',
-    )
-      .exactOptional()
-      .describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
-    proxyProtocol: z
-      .array(trusted, { error: wants('a list of addresses', BALANCERS) })
-      .min(1, { error: `the list is empty; ${BALANCERS}` })
-      .exactOptional()
-      .describe('Who has to begin each connection with a PROXY header, e.g. ["10.0.0.0/8"].'),
+    tls: optional(
+      object(
+        {
+          cert: file('a certificate').describe('PEM file of the certificate chain, e.g. "/etc/shaper/cert.pem".'),
+          key: file('a private key').describe('PEM file of the private key, e.g. "/etc/shaper/key.pem".'),
+          clientCa: optional(file('a CA file')).describe(
+            'PEM file of the authorities whose certificate each client needs, e.g. "/etc/shaper/clients.pem".',
+          ),
+        },
+        'use { "cert": "FILE", "key": "FILE" }',
+      ),
+    ).describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
+    proxyProtocol: optional(list(trusted, wants('a list of addresses', BALANCERS), BALANCERS)).describe(
+      'Who has to begin each connection with a PROXY header, e.g. ["10.0.0.0/8"].',
+    ),
   },
-  'an object',
   `use ${LISTEN_OBJECT}`,
 ).superRefine(({ address, mode: given, proxyProtocol }, ctx) => {
   checkMode(given, address, ctx)
@@ -223,7 +220,6 @@ const adminObject = object(
     address: adminAddress.describe('Where to listen, e.g. "127.0.0.1:9090" or "unix:/run/shaper-admin.sock".'),
     mode: socketMode,
   },
-  'an object',
   'use { "address": "unix:/run/shaper-admin.sock", "mode": "0660" }',
 ).superRefine(({ address, mode: given }, ctx) => checkMode(given, address, ctx))
 
@@ -243,7 +239,7 @@ export const adminListen = z.union(
     read(
       adminObject,
       ({ address, ...rest }): AdminListen => ({ ...address, ...rest }),
-      ({ mode: given, ...address }) => ({ address, ...(given !== undefined && { mode: given }) }),
+      ({ mode: given, ...address }) => ({ address, ...defined({ mode: given }) }),
     ),
   ],
   { error: wantsAddress(useAddress(ADMIN_PORT)) },
@@ -266,26 +262,16 @@ const plainListen = read(
 const fullListen = read(
   listenObject,
   ({ address, ...rest }): Listen => ({ ...address, ...rest }),
-  ({ mode: given, tls, proxyProtocol, ...address }) => ({
-    address,
-    ...(given !== undefined && { mode: given }),
-    ...(tls && { tls }),
-    ...(proxyProtocol && { proxyProtocol }),
-  }),
+  ({ mode: given, tls, proxyProtocol, ...address }) => ({ address, ...defined({ mode: given, tls, proxyProtocol }) }),
 )
 const wantsListen = wantsAddress(
   `use e.g. "127.0.0.1:${LISTEN_PORT}", ${EXAMPLE_SOCKET}, ${LISTEN_OBJECT} or a list of these`,
 )
 
-function onlyOne(listeners: readonly Listen[]): Listen {
-  if (listeners.length !== 1) throw NOT_THIS_FORM
-  return listeners[0]!
-}
-
 export const listenSchema = z.union(
   [
-    read(plainListen, listen => [listen], onlyOne),
-    read(fullListen, listen => [listen], onlyOne),
+    alone(plainListen),
+    alone(fullListen),
     z
       .array(z.union([plainListen, fullListen], { error: wantsListen }))
       .min(1, { error: `the list is empty; ${LISTEN}` }),

@@ -8,12 +8,15 @@ import { key } from './key.js'
 import { bucketRate, timeZone } from './rates.js'
 import { postgresUrl } from './store.js'
 import {
+  count,
   duration,
   flag,
   headers,
+  list,
   name,
   object,
   oneOf,
+  optional,
   positive,
   priority,
   report,
@@ -36,7 +39,7 @@ const OF_QUOTA = 'has no effect, as the bucket has no "quota"; remove it, or use
 const aKey = wantsSecret('a key', 'use e.g. "customer-1"')
 const capacity = positive('a capacity', CAPACITY)
 const burst = positive('a burst', 'use a number of cost units above 0, e.g. 10')
-const maxInFlight = whole('a number of requests', 'use a whole number above 0, e.g. 4', 1)
+const maxInFlight = count('a number of requests', 4)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
 const limit = positive('a limit', 'use a number of cost units above 0, e.g. 100000')
 const minShareError = wants('a share of the rate', 'use a number from 0 to less than 1, e.g. 0.05')
@@ -50,40 +53,39 @@ const quota = object(
       .prefault(false)
       .describe('Whether what is left is released evenly until the period ends, e.g. true; "capacity" may wait.'),
   },
-  'a quota',
   'use e.g. { "limit": 100000, "per": "month" }',
+  'a quota',
 )
 
 export const tier = object(
   {
     name: name.describe('The name of the tier, e.g. "gold".'),
-    keys: z
-      .array(z.string({ error: aKey }).min(1, { error: aKey }), { error: wantsSecret('a list of keys', KEYS) })
-      .min(1, { error: `the list is empty; ${KEYS}` })
-      .exactOptional()
-      .describe('The key values in this tier, e.g. ["customer-1"].'),
-    header: headers('a header to look for', HEADER)
-      .refine(values => Object.keys(values).length > 0, { error: `the object is empty; ${HEADER}` })
-      .exactOptional()
-      .describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
-    rate: bucketRate
-      .exactOptional()
-      .describe('The rate of this tier, or a list by the time of day, e.g. "50/s"; inherited when absent.'),
-    capacity: capacity.exactOptional().describe('The capacity of this tier, e.g. 100; inherited when absent.'),
-    burst: burst
-      .exactOptional()
-      .describe('What may leave without spacing after idling in this tier, e.g. 20; inherited when absent.'),
-    quota: limit.exactOptional().describe('The limit of this tier, where the bucket is a quota, e.g. 1000000.'),
-    maxInFlight: maxInFlight
-      .exactOptional()
-      .describe('The most requests of one key in flight in this tier, e.g. 8; inherited when absent.'),
-    weight: weight.exactOptional().describe('The weight of this tier, e.g. 4; inherited when absent.'),
-    priority: priority
-      .exactOptional()
-      .describe('Whether this tier leaves first (0) or last (7), e.g. 1; that of the route when absent.'),
+    keys: optional(
+      list(z.string({ error: aKey }).min(1, { error: aKey }), wantsSecret('a list of keys', KEYS), KEYS),
+    ).describe('The key values in this tier, e.g. ["customer-1"].'),
+    header: optional(
+      headers('a header to look for', HEADER).refine(values => Object.keys(values).length > 0, {
+        error: `the object is empty; ${HEADER}`,
+      }),
+    ).describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
+    rate: optional(bucketRate).describe(
+      'The rate of this tier, or a list by the time of day, e.g. "50/s"; inherited when absent.',
+    ),
+    capacity: optional(capacity).describe('The capacity of this tier, e.g. 100; inherited when absent.'),
+    burst: optional(burst).describe(
+      'What may leave without spacing after idling in this tier, e.g. 20; inherited when absent.',
+    ),
+    quota: optional(limit).describe('The limit of this tier, where the bucket is a quota, e.g. 1000000.'),
+    maxInFlight: optional(maxInFlight).describe(
+      'The most requests of one key in flight in this tier, e.g. 8; inherited when absent.',
+    ),
+    weight: optional(weight).describe('The weight of this tier, e.g. 4; inherited when absent.'),
+    priority: optional(priority).describe(
+      'Whether this tier leaves first (0) or last (7), e.g. 1; that of the route when absent.',
+    ),
   },
-  'a tier',
   'use e.g. { "name": "gold", "header": { "x-plan": "gold" }, "rate": "50/s" }',
+  'a tier',
   wantsSecret,
 )
 
@@ -93,32 +95,30 @@ const CHANNEL = 'use the name of a channel, e.g. "customers_changed"'
 
 const limits = object(
   {
-    file: text('a file', 'use e.g. "customers.csv"')
-      .exactOptional()
-      .describe(
-        'A CSV with a header line, or by .jsonl, .ndjson or .json one JSON object on each line, e.g. "customers.csv".',
+    file: optional(text('a file', 'use e.g. "customers.csv"')).describe(
+      'A CSV with a header line, or by .jsonl, .ndjson or .json one JSON object on each line, e.g. "customers.csv".',
+    ),
+    postgres: optional(
+      object(
+        {
+          url: postgresUrl.describe('The database, e.g. "postgres://127.0.0.1/shop".'),
+          query: text('a query', QUERY).describe(
+            'Tells key, rate, capacity, weight, priority, maxInFlight, e.g. "SELECT key, rate FROM customers".',
+          ),
+        },
+        'use e.g. { "url": "postgres://127.0.0.1/shop", "query": "SELECT key, rate FROM customers" }',
+        'a query of PostgreSQL',
       ),
-    postgres: object(
-      {
-        url: postgresUrl.describe('The database, e.g. "postgres://127.0.0.1/shop".'),
-        query: text('a query', QUERY).describe(
-          'Tells key, rate, capacity, weight, priority, maxInFlight, e.g. "SELECT key, rate FROM customers".',
-        ),
-      },
-      'a query of PostgreSQL',
-      'use e.g. { "url": "postgres://127.0.0.1/shop", "query": "SELECT key, rate FROM customers" }',
-    )
-      .exactOptional()
-      .describe('Instead of a file: a query, e.g. { "url": "postgres://127.0.0.1/shop", "query": "SELECT ..." }.'),
-    refresh: timeout.exactOptional().describe('How often the query is asked, e.g. "30s", which is the default.'),
-    channel: z
-      .string({ error: wants('a channel', CHANNEL) })
-      .regex(/^[A-Za-z_][A-Za-z0-9_]{0,62}$/, { error: wants('a channel', CHANNEL) })
-      .exactOptional()
-      .describe('A channel of NOTIFY on which the query is asked at once, e.g. "customers_changed".'),
+    ).describe('Instead of a file: a query, e.g. { "url": "postgres://127.0.0.1/shop", "query": "SELECT ..." }.'),
+    refresh: optional(timeout).describe('How often the query is asked, e.g. "30s", which is the default.'),
+    channel: optional(
+      z
+        .string({ error: wants('a channel', CHANNEL) })
+        .regex(/^[A-Za-z_][A-Za-z0-9_]{0,62}$/, { error: wants('a channel', CHANNEL) }),
+    ).describe('A channel of NOTIFY on which the query is asked at once, e.g. "customers_changed".'),
   },
-  'limits from outside',
   LIMITS,
+  'limits from outside',
 ).superRefine((value, ctx) => {
   const { file, postgres } = value
   if (file === undefined && postgres === undefined) report(ctx, 'file', `missing; give file or postgres, ${LIMITS}`)
@@ -131,59 +131,48 @@ const limits = object(
 export const bucket = object(
   {
     key: key.prefault('ip').describe('What tells clients apart, e.g. "ip", "header:x-api-key", ["ip", "route"].'),
-    rate: bucketRate
-      .exactOptional()
-      .describe(
-        'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day. Needed unless there is a maxInFlight.',
-      ),
-    quota: quota
-      .exactOptional()
-      .describe(
-        'A count that starts anew with the calendar, in place of a rate, e.g. { "limit": 100000, "per": "month" }.',
-      ),
-    timeZone: timeZone
-      .exactOptional()
-      .describe('Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.'),
-    capacity: capacity
-      .exactOptional()
-      .describe(
-        "The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent, or burst if that is more.",
-      ),
-    maxDelay: duration
-      .exactOptional()
-      .describe('Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.'),
-    burst: burst
-      .exactOptional()
-      .describe('The cost units that may leave without spacing after idling, e.g. 10; one request when absent.'),
-    grace: duration
-      .exactOptional()
-      .describe(
-        'How late a release may be and still count from its slot, e.g. "20ms"; the longer of a period and 5 ms when absent, of four periods if the bucket is not the last of its stack.',
-      ),
-    maxInFlight: maxInFlight
-      .exactOptional()
-      .describe('The most requests of one key in flight, e.g. 4; any number when absent.'),
+    rate: optional(bucketRate).describe(
+      'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day. Needed unless there is a maxInFlight.',
+    ),
+    quota: optional(quota).describe(
+      'A count that starts anew with the calendar, in place of a rate, e.g. { "limit": 100000, "per": "month" }.',
+    ),
+    timeZone: optional(timeZone).describe(
+      'Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.',
+    ),
+    capacity: optional(capacity).describe(
+      "The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent, or burst if that is more.",
+    ),
+    maxDelay: optional(duration).describe(
+      'Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.',
+    ),
+    burst: optional(burst).describe(
+      'The cost units that may leave without spacing after idling, e.g. 10; one request when absent.',
+    ),
+    grace: optional(duration).describe(
+      'How late a release may be and still count from its slot, e.g. "20ms"; the longer of a period and 5 ms when absent, of four periods if the bucket is not the last of its stack.',
+    ),
+    maxInFlight: optional(maxInFlight).describe(
+      'The most requests of one key in flight, e.g. 4; any number when absent.',
+    ),
     status: whole('a status for rejections', 'use a status from 400 to 599, e.g. 429', 400, 599)
       .prefault(429)
       .describe('The HTTP status of a rejection, e.g. 429.'),
     overflow: oneOf(['reject', 'fill', 'fair'], 'a choice for overflow')
       .prefault('reject')
       .describe('What a rejected request does to the bucket, e.g. "reject" (nothing).'),
-    blockFor: wordOr(['drain'], span, wants('a time to block for', 'use e.g. "30s" or "drain"'))
-      .exactOptional()
-      .describe('How long a key that overflows is rejected, e.g. "30s" or "drain".'),
-    tiers: z
-      .array(tier, {
+    blockFor: optional(wordOr(['drain'], span, wants('a time to block for', 'use e.g. "30s" or "drain"'))).describe(
+      'How long a key that overflows is rejected, e.g. "30s" or "drain".',
+    ),
+    tiers: optional(
+      z.array(tier, {
         error: wantsSecret('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
-      })
-      .exactOptional()
-      .describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
-    limits: limits
-      .exactOptional()
-      .describe(
-        'Limits of single keys, from a file or PostgreSQL, before those of tiers, e.g. { "file": "customers.csv" }.',
-      ),
-    weight: weight.exactOptional().describe('The share of a lane on a contended bucket, e.g. 2.'),
+      }),
+    ).describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
+    limits: optional(limits).describe(
+      'Limits of single keys, from a file or PostgreSQL, before those of tiers, e.g. { "file": "customers.csv" }.',
+    ),
+    weight: optional(weight).describe('The share of a lane on a contended bucket, e.g. 2.'),
     minShare: z
       .number({ error: minShareError })
       .min(0, { error: minShareError })
@@ -191,8 +180,8 @@ export const bucket = object(
       .prefault(DEFAULT_MIN_SHARE)
       .describe('The part of the rate for the classes behind the one that leaves, while they wait, e.g. 0.05.'),
   },
-  'a bucket',
   EXAMPLE,
+  'a bucket',
 ).superRefine((value, ctx) => {
   const { quota: ofBucket, overflow, tiers = [] } = value
   const ofTiers = ofBucket === undefined ? (['quota'] as const) : (['rate', 'capacity', 'burst'] as const)

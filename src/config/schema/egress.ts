@@ -3,7 +3,7 @@ import { formatAuthority, readAuthority } from '../../http/authority.js'
 import { quote, quoteUrl, wants } from '../messages.js'
 import { EGRESS } from './address.js'
 import { egressOptions, optionsOf, settingsOf } from './upstream.js'
-import { object, read, token } from './values.js'
+import { object, optional, read, token } from './values.js'
 
 const REMEDY = 'use e.g. "api.example.com:443", "[2001:db8::1]:8080"'
 
@@ -32,16 +32,13 @@ const egressObject = object(
       .describe(
         `Where requests may go, e.g. ${EXAMPLE}; nowhere by default. Private addresses count only if they are listed themselves.`,
       ),
-    token: token
-      .exactOptional()
-      .describe(
-        `What clients send in Proxy-Authorization, e.g. "\${SHAPER_TOKEN}"; needed unless "listen" is loopback.`,
-      ),
-    upstream: object(egressOptions, 'an object', 'use e.g. { "learn": true }')
+    token: optional(token).describe(
+      `What clients send in Proxy-Authorization, e.g. "\${SHAPER_TOKEN}"; needed unless "listen" is loopback.`,
+    ),
+    upstream: object(egressOptions, 'use e.g. { "learn": true }')
       .prefault({})
       .describe('The options of every allowed origin as an upstream, e.g. { "learn": true, "maxInFlight": 20 }.'),
   },
-  'an object',
   `use e.g. { "allow": ${EXAMPLE} }`,
 )
 

@@ -3,7 +3,7 @@ import * as z from 'zod'
 import { formatJsonPath } from '../../http/figures/json-path.js'
 import { nearest, quote, wants } from '../messages.js'
 import { cookieName, headerName } from '../read-values.js'
-import { NOT_THIS_FORM, object, oneOf, read, readJsonPath, report, whole } from './values.js'
+import { alone, NOT_THIS_FORM, object, oneOf, read, readJsonPath, report, whole } from './values.js'
 
 /** Header names are lower-cased. */
 type KeyPart = { kind: (typeof PLAIN)[number] } | { kind: keyof typeof NAMED; name: string }
@@ -48,14 +48,7 @@ const keyError = wants('a key', `use ${FORMS}, or a list of these`)
 const part = read(z.string({ error: keyError }), parseKeyPart, formatKeyPart)
 
 const parts = [
-  read(
-    part,
-    (one): KeyPart[] => [one],
-    list => {
-      if (list.length !== 1) throw NOT_THIS_FORM
-      return list[0]!
-    },
-  ),
+  alone(part),
   read(z.array(part).min(1, { error: `the list is empty; use ${FORMS}` }), list => {
     const names = list.map(formatKeyPart)
     const twice = names.find((name, index) => names.indexOf(name) < index)
@@ -81,7 +74,6 @@ const keyObject = object(
       .describe('What to do when a header of the key has several lines, e.g. "reject" answers 400.'),
     ipv6: ipv6.prefault(IPV6).describe('The prefix length of the IPv6 networks in an "ip" key, e.g. 56.'),
   },
-  'an object',
   'use { "from": "header:NAME", "missing": "reject" }',
 )
 

@@ -3,7 +3,7 @@
 import * as z from 'zod'
 import { quote, wants } from '../messages.js'
 import { rateError, readTimeZone, ZONE_REMEDY } from '../read-values.js'
-import { number, object, rate, read, report } from './values.js'
+import { number, object, optional, rate, read, report } from './values.js'
 
 export const MINUTES_PER_DAY = 1_440
 const TIMES = 'use "00:00" to "23:59"'
@@ -28,16 +28,16 @@ function formatTime(minute: number): string {
 
 const entry = object(
   {
-    from: time(MINUTES_PER_DAY - 1, TIMES)
-      .exactOptional()
-      .describe('From when on this rate holds, in the time zone of the bucket, e.g. "22:00".'),
-    to: time(MINUTES_PER_DAY, `${TIMES}, or "24:00"`)
-      .exactOptional()
-      .describe('Until when this rate holds, on the next day if that is before "from", e.g. "06:00".'),
+    from: optional(time(MINUTES_PER_DAY - 1, TIMES)).describe(
+      'From when on this rate holds, in the time zone of the bucket, e.g. "22:00".',
+    ),
+    to: optional(time(MINUTES_PER_DAY, `${TIMES}, or "24:00"`)).describe(
+      'Until when this rate holds, on the next day if that is before "from", e.g. "06:00".',
+    ),
     rate: rate.describe('The rate in this time, e.g. "50/s".'),
   },
-  'a rate with its time of day',
   'use e.g. { "from": "22:00", "to": "06:00", "rate": "50/s" }',
+  'a rate with its time of day',
 ).superRefine(({ from, to }, ctx) => {
   if (from === undefined && to !== undefined) report(ctx, 'from', 'missing; say from when on, e.g. "22:00"')
   if (from !== undefined && to === undefined) report(ctx, 'to', 'missing; say until when, e.g. "06:00"')

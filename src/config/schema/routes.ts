@@ -9,6 +9,7 @@ import { headerName } from '../read-values.js'
 import { postgresUrl } from './store.js'
 import { upstream } from './upstream.js'
 import {
+  alone,
   bytes,
   flag,
   headers,
@@ -20,6 +21,7 @@ import {
   object,
   oneOf,
   oneOrMany,
+  optional,
   priority,
   read,
   readJsonPath,
@@ -102,36 +104,33 @@ const normalisation = oneOf(['case', 'slash', 'params'], 'what to ignore in a pa
 
 const match = object(
   {
-    path: path
-      .exactOptional()
-      .describe('The path, "*" for any text, e.g. "/api/*"; or "~ " and a regular expression, e.g. "~ ^/v[0-9]+/".'),
-    normalise: read(z.array(normalisation, { error: wants('a list', 'use e.g. ["case", "slash"]') }), list => {
-      const twice = list.find((each, index) => list.indexOf(each) < index)
-      if (twice !== undefined) throw new RangeError(`${quote(twice)} is listed twice; remove one`)
-      return list
-    })
-      .exactOptional()
-      .describe(
-        'What to ignore in the path: upper and lower case, a slash at the end, ";a=b", e.g. ["case", "slash"].',
+    path: optional(path).describe(
+      'The path, "*" for any text, e.g. "/api/*"; or "~ " and a regular expression, e.g. "~ ^/v[0-9]+/".',
+    ),
+    normalise: optional(
+      read(z.array(normalisation, { error: wants('a list', 'use e.g. ["case", "slash"]') }), list => {
+        const twice = list.find((each, index) => list.indexOf(each) < index)
+        if (twice !== undefined) throw new RangeError(`${quote(twice)} is listed twice; remove one`)
+        return list
+      }),
+    ).describe('What to ignore in the path: upper and lower case, a slash at the end, ";a=b", e.g. ["case", "slash"].'),
+    method: optional(
+      oneOrMany(
+        method,
+        'the list is empty; use e.g. ["GET", "HEAD"]',
+        wants('an HTTP method', 'use e.g. "POST" or ["GET", "HEAD"]'),
       ),
-    method: oneOrMany(
-      method,
-      'the list is empty; use e.g. ["GET", "HEAD"]',
-      wants('an HTTP method', 'use e.g. "POST" or ["GET", "HEAD"]'),
-    )
-      .exactOptional()
-      .describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
-    host: host
-      .exactOptional()
-      .describe('The host asked for, in any case, "*" for any text, e.g. "api.example.com" or "*.example.com".'),
-    header: headers('headers to match', 'use e.g. { "x-plan": "gold" }')
-      .exactOptional()
-      .describe('Headers and their values, "*" for any text, e.g. { "x-plan": "gold", "user-agent": "*bot*" }.'),
-    ip: oneOrMany(range, 'the list is empty; use e.g. ["10.0.0.0/8"]', wants('an address or CIDR', RANGES))
-      .exactOptional()
-      .describe('The address of the client, or CIDRs, e.g. "10.0.0.0/8" or ["192.0.2.1", "2001:db8::/32"].'),
+    ).describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
+    host: optional(host).describe(
+      'The host asked for, in any case, "*" for any text, e.g. "api.example.com" or "*.example.com".',
+    ),
+    header: optional(headers('headers to match', 'use e.g. { "x-plan": "gold" }')).describe(
+      'Headers and their values, "*" for any text, e.g. { "x-plan": "gold", "user-agent": "*bot*" }.',
+    ),
+    ip: optional(
+      oneOrMany(range, 'the list is empty; use e.g. ["10.0.0.0/8"]', wants('an address or CIDR', RANGES)),
+    ).describe('The address of the client, or CIDRs, e.g. "10.0.0.0/8" or ["192.0.2.1", "2001:db8::/32"].'),
   },
-  'an object',
   'use e.g. { "path": "/api/*", "method": "POST" }',
 ).superRefine(({ path: pattern, normalise = [] }, ctx) => {
   if (normalise.length > 0 && pattern === undefined) {
@@ -204,17 +203,7 @@ const estimate = z.union(
 )
 
 const answerPaths = z.union(
-  [
-    read(
-      jsonPath,
-      (path): JsonPath[] => [path],
-      paths => {
-        if (paths.length !== 1) throw NOT_THIS_FORM
-        return paths[0]!
-      },
-    ),
-    z.array(jsonPath).min(1, { error: 'the list is empty; use e.g. ["usage.total_tokens"]' }),
-  ],
+  [alone(jsonPath), z.array(jsonPath).min(1, { error: 'the list is empty; use e.g. ["usage.total_tokens"]' })],
   { error: wants('a path in JSON', JSON_PATHS) },
 )
 
@@ -249,17 +238,13 @@ const bucketCost = z.union(
           .describe(
             'What is reserved: "body/4" (bytes of the body), a path in the JSON body, or a number, e.g. "body/4".',
           ),
-        max: jsonPath
-          .exactOptional()
-          .describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
-        after: answerPaths
-          .exactOptional()
-          .describe(
-            'Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens". Of a list the first that is there counts.',
-          ),
+        max: optional(jsonPath).describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
+        after: optional(answerPaths).describe(
+          'Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens". Of a list the first that is there counts.',
+        ),
       },
-      'a cost',
       'use e.g. 5 or { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" }',
+      'a cost',
     ),
   ],
   { error: wants('a cost', 'use e.g. 5 or { "estimate": "body/4", "after": "usage.total_tokens" }') },
@@ -268,19 +253,17 @@ const bucketCost = z.union(
 const costKeys = z
   .object(
     {
-      header: z
-        .string({ error: wants('a header name', 'use e.g. "x-cost"') })
-        .exactOptional()
-        .describe('The request header that tells the cost, e.g. "x-cost".'),
-      min: amount
-        .exactOptional()
-        .describe('The least a header may say, e.g. 0.5; as "default" when absent. Less counts as this.'),
-      max: amount.exactOptional().describe('The most a header may say, e.g. 100; required with "header".'),
-      default: amount.exactOptional().describe('The cost when nothing else says so, e.g. 1.').meta({ default: 1 }),
-      buckets: z
-        .record(z.string(), bucketCost, { error: wants('an object', `use e.g. ${BUCKET_COSTS}`) })
-        .exactOptional()
-        .describe(`The cost in each bucket, e.g. ${BUCKET_COSTS}; 1 in the others.`),
+      header: optional(z.string({ error: wants('a header name', 'use e.g. "x-cost"') })).describe(
+        'The request header that tells the cost, e.g. "x-cost".',
+      ),
+      min: optional(amount).describe(
+        'The least a header may say, e.g. 0.5; as "default" when absent. Less counts as this.',
+      ),
+      max: optional(amount).describe('The most a header may say, e.g. 100; required with "header".'),
+      default: optional(amount).describe('The cost when nothing else says so, e.g. 1.').meta({ default: 1 }),
+      buckets: optional(
+        z.record(z.string(), bucketCost, { error: wants('an object', `use e.g. ${BUCKET_COSTS}`) }),
+      ).describe(`The cost in each bucket, e.g. ${BUCKET_COSTS}; 1 in the others.`),
     },
     { error: wants('a cost', COST_FORMS) },
   )
@@ -344,8 +327,8 @@ export const waitingPage = z.union(
           'An HTML file with {{script}}, e.g. "wait.html".',
         ),
       },
-      'true, false or an object',
       PAGES,
+      'true, false or an object',
     ),
   ],
   { error: wants('true, false or an object', PAGES) },
@@ -393,32 +376,28 @@ const deliver = object(
       .prefault(false)
       .describe('Whether a request waits until those before it with the same key are delivered, e.g. true.'),
   },
-  'an object',
   'use e.g. { "url": "postgres://127.0.0.1/shaper" }',
 )
 
 export const route = object(
   {
-    name: name.exactOptional().describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
+    name: optional(name).describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
     match: match.prefault({}).describe('Which requests, e.g. { "path": "/api/*" }; all when absent.'),
     mode: oneOf(['shape', 'meter', 'off'], 'a mode')
       .prefault('shape')
       .describe('"shape" queues, "meter" only counts, "off" forwards untouched, e.g. "shape".'),
-    buckets: z
-      .array(text('the name of a bucket', 'use e.g. "client"'), {
+    buckets: optional(
+      z.array(text('the name of a bucket', 'use e.g. "client"'), {
         error: wants('a list of bucket names', 'use e.g. ["client"]'),
-      })
-      .exactOptional()
-      .describe('The buckets to pass through, e.g. ["client", "everyone"]; all when absent.'),
+      }),
+    ).describe('The buckets to pass through, e.g. ["client", "everyone"]; all when absent.'),
     cost: z
       .union([fixedCost, costObject], { error: wants('a cost', COST_FORMS) })
       .prefault(1)
       .describe(
         'What a request adds, e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }.',
       ),
-    maxWait: timerDuration
-      .exactOptional()
-      .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
+    maxWait: optional(timerDuration).describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
     patience: wordOr(['auto', 'none'], timeout, wants('a patience', 'use e.g. "2s", "auto" or "none"'))
       .prefault('auto')
       .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
@@ -438,31 +417,25 @@ export const route = object(
         'Whether its requests leave first (0) or last (7), or { "header": true }: as trusted hops say, e.g. 3.',
       ),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
-    upstream: upstream
-      .exactOptional()
-      .describe(
-        'This route\'s own upstream, e.g. "http://127.0.0.1:9001"; "gate:" forwards nothing, and answers 204 to a proxy that asks.',
+    upstream: optional(upstream).describe(
+      'This route\'s own upstream, e.g. "http://127.0.0.1:9001"; "gate:" forwards nothing, and answers 204 to a proxy that asks.',
+    ),
+    gate: optional(
+      object(
+        {
+          rejectStatus: optional(whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)).describe(
+            'The status of rejections, e.g. 403, as auth_request of nginx understands only 401 and 403.',
+          ),
+          passStatus: optional(z.literal([204, 200], { error: wants('a status', 'use 200 or 204') })).describe(
+            'The status that lets a request pass, e.g. 200, as Envoy takes no other; 204 when absent.',
+          ),
+        },
+        'use e.g. { "rejectStatus": 403 }',
       ),
-    gate: object(
-      {
-        rejectStatus: whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)
-          .exactOptional()
-          .describe('The status of rejections, e.g. 403, as auth_request of nginx understands only 401 and 403.'),
-        passStatus: z
-          .literal([204, 200], { error: wants('a status', 'use 200 or 204') })
-          .exactOptional()
-          .describe('The status that lets a request pass, e.g. 200, as Envoy takes no other; 204 when absent.'),
-      },
-      'an object',
-      'use e.g. { "rejectStatus": 403 }',
-    )
-      .exactOptional()
-      .describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
-    deliver: deliver
-      .exactOptional()
-      .describe(
-        'Store requests, answer 202 and send them in their turn, e.g. { "url": "postgres://127.0.0.1/shaper" }.',
-      ),
+    ).describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
+    deliver: optional(deliver).describe(
+      'Store requests, answer 202 and send them in their turn, e.g. { "url": "postgres://127.0.0.1/shaper" }.',
+    ),
     refuse: flag.prefault(false).describe('With "mode": "off": answer 404 and forward nothing, e.g. true.'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),
     coalesce: flag
@@ -471,12 +444,10 @@ export const route = object(
     appointments: flag
       .prefault(false)
       .describe('Keep room for rejected clients that come back in time with the ticket of their 429, e.g. true.'),
-    waitingPage: waitingPage
-      .exactOptional()
-      .describe(
-        'What rejected browsers get: true, false or e.g. { "template": "wait.html" }; as at the top when absent.',
-      ),
+    waitingPage: optional(waitingPage).describe(
+      'What rejected browsers get: true, false or e.g. { "template": "wait.html" }; as at the top when absent.',
+    ),
   },
-  'a route',
   'use e.g. { "match": { "path": "/api/*" }, "buckets": ["client"] }',
+  'a route',
 )

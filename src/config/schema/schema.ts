@@ -7,24 +7,31 @@ import { identity } from './identity.js'
 import { route, waitingPage } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { bytes, flag, object, oneOf, report, ticketKey, timeout, timerDuration, token, whole } from './values.js'
+import {
+  bytes,
+  count,
+  flag,
+  list,
+  object,
+  oneOf,
+  optional,
+  report,
+  ticketKey,
+  timeout,
+  timerDuration,
+  token,
+  whole,
+} from './values.js'
 
 /** Bytes. */
 export const LEAST_BUFFER_MEMORY = 65_536
-const count = (remedy: string) => whole('a count', remedy, 1)
 
 const limits = object(
   {
-    maxKeys: count('use a whole number above 0, e.g. 100000')
-      .prefault(100_000)
-      .describe('The most bucket instances kept, e.g. 100000.'),
-    maxQueued: count('use a whole number above 0, e.g. 10000')
-      .prefault(10_000)
-      .describe('The most requests queued in all, e.g. 10000.'),
-    maxConnections: count('use a whole number above 0, e.g. 20000')
-      .prefault(20_000)
-      .describe('The most client connections open, e.g. 20000.'),
-    connectionsPerClient: count('use a whole number above 0, e.g. 512')
+    maxKeys: count('a count', 100_000).prefault(100_000).describe('The most bucket instances kept, e.g. 100000.'),
+    maxQueued: count('a count', 10_000).prefault(10_000).describe('The most requests queued in all, e.g. 10000.'),
+    maxConnections: count('a count', 20_000).prefault(20_000).describe('The most client connections open, e.g. 20000.'),
+    connectionsPerClient: count('a count', 512)
       .prefault(512)
       .describe('The most client connections open from one address, e.g. 512.'),
     headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
@@ -52,7 +59,6 @@ const limits = object(
       .describe('How long to go on accepting after SIGTERM while /readyz is 503, e.g. "5s"; "0s" for not at all.'),
     shutdownTimeout: timerDuration.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),
   },
-  'an object',
   'use e.g. { "maxQueued": 10000 }',
 )
 
@@ -61,9 +67,8 @@ const adminObject = object(
     listen: adminListen.describe(
       'Where the admin server listens, e.g. "127.0.0.1:9090", "unix:/run/shaper-admin.sock" or "systemd:admin".',
     ),
-    token: token.exactOptional().describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
+    token: optional(token).describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
   },
-  'an object',
   'use e.g. { "listen": "127.0.0.1:9090" }',
 )
 
@@ -78,18 +83,17 @@ const admin = adminObject.superRefine((value, ctx) => {
 /** The configuration file. Its input type, defaults, messages and JSON Schema all come from here. */
 export const file = object(
   {
-    $schema: z
-      .string({ error: wants('the path of a JSON Schema', 'use "./shaper.schema.json"') })
-      .exactOptional()
-      .describe('Lets editors check this file, e.g. "./shaper.schema.json".'),
+    $schema: optional(z.string({ error: wants('the path of a JSON Schema', 'use "./shaper.schema.json"') })).describe(
+      'Lets editors check this file, e.g. "./shaper.schema.json".',
+    ),
     listen: listenSchema
       .prefault(DEFAULT_LISTEN)
       .describe(
         'Where to listen, e.g. "0.0.0.0:8080", "unix:/run/shaper.sock" or "systemd", also several; port 0 takes any free port.',
       ),
-    upstream: upstream
-      .exactOptional()
-      .describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:"; "gate:" answers a proxy that asks.'),
+    upstream: optional(upstream).describe(
+      'Where to forward, e.g. "http://127.0.0.1:9000" or "echo:"; "gate:" answers a proxy that asks.',
+    ),
     trustProxy: trustProxy
       .prefault(false)
       .describe('Which hops may set X-Forwarded-For, e.g. true, 1 or ["loopback", "10.0.0.0/8"].'),
@@ -99,24 +103,28 @@ export const file = object(
     buckets: buckets
       .prefault({})
       .describe('The limits by name, e.g. { "client": { "key": "ip", "rate": "5/s", "capacity": 10 } }.'),
-    routes: z
-      .array(route, { error: wants('a list of routes', 'use e.g. [{ "buckets": ["client"] }]') })
-      .min(1, { error: 'the list is empty; add e.g. { "buckets": ["client"] }, or remove "routes"' })
-      .exactOptional()
-      .describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
+    routes: optional(
+      list(
+        route,
+        wants('a list of routes', 'use e.g. [{ "buckets": ["client"] }]'),
+        'add e.g. { "buckets": ["client"] }, or remove "routes"',
+      ),
+    ).describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
     limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
-    admin: admin.exactOptional().describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
-    ticketKeys: z
-      .array(ticketKey, { error: wants('a list of keys', `use e.g. ["\${SHAPER_TICKET_KEY}"]`) })
-      .min(1, { error: `the list is empty; use e.g. ["\${SHAPER_TICKET_KEY}"], or remove it` })
-      .exactOptional()
-      .describe(`What signs tickets; the first signs, all are accepted, e.g. ["\${SHAPER_TICKET_KEY}"].`),
-    egress: egress
-      .exactOptional()
-      .describe('Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.'),
-    identity: identity
-      .exactOptional()
-      .describe('How the keys "jwt:CLAIM" are verified, e.g. { "jwt": { "jwksUrl": "https://..." } }.'),
+    admin: optional(admin).describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    ticketKeys: optional(
+      list(
+        ticketKey,
+        wants('a list of keys', `use e.g. ["\${SHAPER_TICKET_KEY}"]`),
+        `use e.g. ["\${SHAPER_TICKET_KEY}"], or remove it`,
+      ),
+    ).describe(`What signs tickets; the first signs, all are accepted, e.g. ["\${SHAPER_TICKET_KEY}"].`),
+    egress: optional(egress).describe(
+      'Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.',
+    ),
+    identity: optional(identity).describe(
+      'How the keys "jwt:CLAIM" are verified, e.g. { "jwt": { "jwksUrl": "https://..." } }.',
+    ),
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     waitingPage: waitingPage
@@ -129,7 +137,6 @@ export const file = object(
       .prefault('precise')
       .describe('How releases are timed, e.g. "precise" (to microseconds) or "timer" (to 1-2 ms, without a thread).'),
   },
-  'an object',
   'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',
 )
 

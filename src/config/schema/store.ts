@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { quote, type RefusedValue, wants } from '../messages.js'
 import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type UrlReader } from '../store-url.js'
-import { object, oneOf, read, report, text, timeout, whole } from './values.js'
+import { list, object, oneOf, optional, read, report, text, timeout, whole } from './values.js'
 
 const FORMS = 'use "memory", or an object with "type": "memory", "redis" or "postgres"'
 const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
@@ -31,9 +31,9 @@ const shared = {
     .describe(
       'What to do without the store, e.g. "local" (a share of the rates), "closed" (reject), "open" (forward).',
     ),
-  instances: whole('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', 1, 10_000)
-    .exactOptional()
-    .describe('How many processes share the store at least, for a start without it, e.g. 3.'),
+  instances: optional(whole('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', 1, 10_000)).describe(
+    'How many processes share the store at least, for a start without it, e.g. 3.',
+  ),
 }
 
 const table = checked(readTable)
@@ -41,19 +41,17 @@ const table = checked(readTable)
 const redisObject = object(
   {
     type: z.literal('redis').describe('The kind of store, e.g. "redis".'),
-    url: redisUrl
-      .exactOptional()
-      .describe('One server, e.g. "redis://127.0.0.1:6379", or "redis+sentinel://10.0.0.1:26379/mymaster".'),
-    cluster: z
-      .array(redisNode, { error: wants('a list of URLs', NODES) })
-      .min(1, { error: `the list is empty; ${NODES}` })
-      .exactOptional()
-      .describe('Some nodes of a cluster, instead of url, e.g. ["redis://10.0.0.1:6379"].'),
+    url: optional(redisUrl).describe(
+      'One server, e.g. "redis://127.0.0.1:6379", or "redis+sentinel://10.0.0.1:26379/mymaster".',
+    ),
+    cluster: optional(list(redisNode, wants('a list of URLs', NODES), NODES)).describe(
+      'Some nodes of a cluster, instead of url, e.g. ["redis://10.0.0.1:6379"].',
+    ),
     prefix: text('a prefix', 'use e.g. "shaper:"').prefault('shaper:').describe('Before every key, e.g. "shaper:".'),
     ...shared,
   },
-  'a store',
   FORMS,
+  'a store',
 )
 
 const postgresObject = object(
@@ -63,19 +61,19 @@ const postgresObject = object(
     table: table.prefault('shaper_buckets').describe('The table, e.g. "shaper_buckets".'),
     ...shared,
   },
-  'a store',
   FORMS,
+  'a store',
 )
 
 const memoryObject = object(
   {
     type: z.literal('memory').describe('The kind of store, e.g. "memory".'),
-    file: text('a file', 'use e.g. "/var/lib/shaper/levels.json"')
-      .exactOptional()
-      .describe('Where levels are kept over restarts, e.g. "/var/lib/shaper/levels.json".'),
+    file: optional(text('a file', 'use e.g. "/var/lib/shaper/levels.json"')).describe(
+      'Where levels are kept over restarts, e.g. "/var/lib/shaper/levels.json".',
+    ),
   },
-  'a store',
   FORMS,
+  'a store',
 )
 
 const kinds = z.discriminatedUnion('type', [memoryObject, redisObject, postgresObject], {

@@ -10,10 +10,13 @@ import { BUILT_IN, GATE, parseUpstreamUrl } from './address.js'
 import { key } from './key.js'
 import {
   bytes,
+  count,
   flag,
+  list,
   NOT_THIS_FORM,
   object,
   oneOf,
+  optional,
   read,
   report,
   text,
@@ -28,9 +31,7 @@ const urlError = ({ input }: RefusedValue) =>
 
 const url = read(z.string({ error: urlError }), parseUpstreamUrl)
 const status = whole('a status', 'use a status from 400 to 599, e.g. 503', 400, 599)
-const statuses = z
-  .array(status, { error: wants('a list of statuses', 'use e.g. [429, 503]') })
-  .min(1, { error: 'the list is empty; use e.g. [429, 503]' })
+const statuses = list(status, wants('a list of statuses', 'use e.g. [429, 503]'), 'use e.g. [429, 503]')
 
 /** The upstream is tried again after this time, even if its Retry-After is longer. */
 const LONGEST_PAUSE = '60s'
@@ -41,26 +42,20 @@ const pauseOn = object(
     default: timerDuration.prefault('1s').describe('The pause when there is no Retry-After, e.g. "1s".'),
     max: timeout.prefault(LONGEST_PAUSE).describe('The longest pause, e.g. "60s".'),
   },
-  'an object',
   'use e.g. { "status": [429, 503], "default": "1s", "max": "60s" }',
 )
 
 const retry = object(
   {
     status: statuses.describe('The statuses to try again on, e.g. [502, 503].'),
-    max: whole('a number of tries', 'use a whole number above 0, e.g. 3', 1)
-      .prefault(3)
-      .describe('How often a request is tried again at most, e.g. 3.'),
+    max: count('a number of tries', 3).prefault(3).describe('How often a request is tried again at most, e.g. 3.'),
   },
-  'an object',
   'use e.g. { "status": [502, 503], "max": 3 }',
 )
 
 const breakerObject = object(
   {
-    failures: whole('a number of failures', 'use a whole number above 0, e.g. 5', 1)
-      .prefault(5)
-      .describe('How many failures in a row open it, e.g. 5.'),
+    failures: count('a number of failures', 5).prefault(5).describe('How many failures in a row open it, e.g. 5.'),
     status: z
       .array(status, { error: wants('a list of statuses', 'use e.g. [500, 503]') })
       .prefault([])
@@ -69,24 +64,24 @@ const breakerObject = object(
     maxProbe: timeout.prefault('30s').describe('The longest time between two probes, e.g. "30s".'),
     hold: timerDuration.prefault('5s').describe('How long requests wait for the upstream to come back, e.g. "5s".'),
   },
-  'an object or false',
   'use e.g. { "failures": 5, "hold": "5s" } or false',
+  'an object or false',
 )
 
 const breaker = z.union([breakerObject, z.literal(false)], {
   error: wants('an object or false', 'use e.g. { "failures": 5, "hold": "5s" } or false'),
 })
 
-const ca = text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')
-  .exactOptional()
-  .describe('PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".')
-const servername = text('a server name', 'use e.g. "api.example.com"')
-  .exactOptional()
-  .describe('The name to expect in the certificate, e.g. "api.example.com".')
+const ca = optional(text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')).describe(
+  'PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".',
+)
+const servername = optional(text('a server name', 'use e.g. "api.example.com"')).describe(
+  'The name to expect in the certificate, e.g. "api.example.com".',
+)
 const ownFile = (what: string, example: string) =>
-  text(`the path of ${what}`, `use e.g. "${example}"`)
-    .exactOptional()
-    .describe(`PEM file of ${what} that the upstream asks for, e.g. "${example}".`)
+  optional(text(`the path of ${what}`, `use e.g. "${example}"`)).describe(
+    `PEM file of ${what} that the upstream asks for, e.g. "${example}".`,
+  )
 
 const tls = object(
   {
@@ -95,7 +90,6 @@ const tls = object(
     cert: ownFile('a certificate', '/etc/shaper/client.pem'),
     key: ownFile('a private key', '/etc/shaper/client-key.pem'),
   },
-  'an object',
   'use { "ca": "FILE", "servername": "NAME", "cert": "FILE", "key": "FILE" }',
 ).superRefine(({ cert, key }, ctx) => {
   const [given, missing] = cert === undefined ? ['key', 'cert'] : ['cert', 'key']
@@ -104,18 +98,18 @@ const tls = object(
 })
 
 const options = {
-  profile: oneOf(PROFILE_NAMES, 'a profile')
-    .exactOptional()
-    .describe('Whose API it is: buckets, learn and pauseOn as its provider states them, e.g. "github".'),
+  profile: optional(oneOf(PROFILE_NAMES, 'a profile')).describe(
+    'Whose API it is: buckets, learn and pauseOn as its provider states them, e.g. "github".',
+  ),
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
     .describe('The Host header the upstream sees, e.g. "upstream" for outside APIs.'),
-  maxInFlight: whole('a number of requests', 'use a whole number above 0, e.g. 100', 1)
-    .exactOptional()
-    .describe('The most requests under way at once, e.g. 100; no bound when absent.'),
-  connections: whole('a number of connections', 'use a whole number above 0, e.g. 100', 1)
-    .exactOptional()
-    .describe('The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.'),
+  maxInFlight: optional(count('a number of requests', 100)).describe(
+    'The most requests under way at once, e.g. 100; no bound when absent.',
+  ),
+  connections: optional(count('a number of connections', 100)).describe(
+    'The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.',
+  ),
   keepAlive: z
     .union(
       [z.codec(z.literal(false), z.literal(0), { decode: () => 0 as const, encode: () => false as const }), timeout],
@@ -143,28 +137,24 @@ const options = {
   breaker: breaker
     .prefault({})
     .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
-  adapt: adapt
-    .exactOptional()
-    .describe(
-      'Finds the rate that the upstream can take, e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" } }.',
-    ),
-  warmUp: timeout
-    .exactOptional()
-    .describe('How long the rate climbs from a tenth after a failure or a pause, e.g. "10s"; at once when absent.'),
-  pauseOn: pauseOn
-    .exactOptional()
-    .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),
-  retry: retry.exactOptional().describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
+  adapt: optional(adapt).describe(
+    'Finds the rate that the upstream can take, e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" } }.',
+  ),
+  warmUp: optional(timeout).describe(
+    'How long the rate climbs from a tenth after a failure or a pause, e.g. "10s"; at once when absent.',
+  ),
+  pauseOn: optional(pauseOn).describe(
+    'Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.',
+  ),
+  retry: optional(retry).describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
   via: flag.prefault(true).describe('Whether requests carry Via, by which one that comes back is known, e.g. false.'),
   http2: flag
     .prefault(false)
     .describe('Whether requests go over HTTP/2, e.g. true for gRPC; over TLS where it is https.'),
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
-  resource: text('the name of a resource', 'use e.g. "search"')
-    .exactOptional()
-    .describe(
-      'In which of the limits of its URL the requests count, e.g. "search"; pauses and learnt rates are its own.',
-    ),
+  resource: optional(text('the name of a resource', 'use e.g. "search"')).describe(
+    'In which of the limits of its URL the requests count, e.g. "search"; pauses and learnt rates are its own.',
+  ),
 }
 
 const { hostHeader: _hostHeader, http2: _http2, profile: _profile, resource: _resource, ...common } = options
@@ -172,7 +162,7 @@ const { hostHeader: _hostHeader, http2: _http2, profile: _profile, resource: _re
 /** Options that suit all origins of egress. Whose they are, and the names they are asked by and have to prove, are their own. */
 export const egressOptions = {
   ...common,
-  tls: object({ ca }, 'an object', 'use { "ca": "FILE" }')
+  tls: object({ ca }, 'use { "ca": "FILE" }')
     .prefault({})
     .describe('How to verify https origins, e.g. { "ca": "ca.pem" }.'),
 }
@@ -181,22 +171,20 @@ const SERVERS = 'use e.g. ["http://10.0.0.1:9000", "http://10.0.0.2:9000"]'
 const RESOLVER = 'use e.g. ["10.0.0.2:53"]'
 const resolverError = wants('the address of a DNS server', 'use e.g. "10.0.0.2:53" or "[fd00::2]:53"')
 const ofDns = {
-  dns: z
-    .union([z.literal(true), z.literal('srv')], { error: wants('a way to follow DNS', 'use true or "srv"') })
-    .exactOptional()
-    .describe(
-      'Each address of the name is a server, followed within its time to live, e.g. true; "srv": its SRV records.',
-    ),
-  resolver: z
-    .array(
+  dns: optional(
+    z.union([z.literal(true), z.literal('srv')], { error: wants('a way to follow DNS', 'use true or "srv"') }),
+  ).describe(
+    'Each address of the name is a server, followed within its time to live, e.g. true; "srv": its SRV records.',
+  ),
+  resolver: optional(
+    list(
       z
         .string({ error: resolverError })
         .refine(value => isIP(readAuthority(value)?.host ?? '') !== 0, { error: resolverError }),
-      { error: wants('a list of DNS servers', RESOLVER) },
-    )
-    .min(1, { error: `the list is empty; ${RESOLVER}` })
-    .exactOptional()
-    .describe('The DNS servers to ask, e.g. ["10.0.0.2:53"]; those of the system when absent.'),
+      wants('a list of DNS servers', RESOLVER),
+      RESOLVER,
+    ),
+  ).describe('The DNS servers to ask, e.g. ["10.0.0.2:53"]; those of the system when absent.'),
 }
 
 const serverObject = object(
@@ -212,7 +200,6 @@ const serverObject = object(
     backup: flag.prefault(false).describe('Whether it takes requests only while no other is up, e.g. true.'),
     ...ofDns,
   },
-  'an object',
   'use { "url": "http://10.0.0.1:9000", "weight": 2, "maxInFlight": 8 }',
 )
 
@@ -247,21 +234,20 @@ const health = object(
       .describe('What is asked of each server, e.g. "/healthz".'),
     interval: timeout.prefault('2s').describe('From one check to the next, e.g. "2s".'),
     timeout: timeout.prefault('1s').describe('How long an answer may take, e.g. "1s".'),
-    status: z
-      .array(whole('a status', 'use a status from 200 to 599, e.g. 200', 200, 599), {
-        error: wants('a list of statuses', 'use e.g. [200, 204]'),
-      })
-      .min(1, { error: 'the list is empty; use e.g. [200]' })
+    status: list(
+      whole('a status', 'use a status from 200 to 599, e.g. 200', 200, 599),
+      wants('a list of statuses', 'use e.g. [200, 204]'),
+      'use e.g. [200]',
+    )
       .prefault([200])
       .describe('The statuses of a server that is well, e.g. [200].'),
-    rise: whole('a number of checks', 'use a whole number above 0, e.g. 2', 1)
+    rise: count('a number of checks', 2)
       .prefault(2)
       .describe('After how many good checks in a row a server is up again, e.g. 2.'),
-    fall: whole('a number of checks', 'use a whole number above 0, e.g. 3', 1)
+    fall: count('a number of checks', 3)
       .prefault(3)
       .describe('After how many failed checks in a row a server is down, e.g. 3.'),
   },
-  'an object',
   'use e.g. { "path": "/healthz", "interval": "2s" }',
 )
 
@@ -270,7 +256,6 @@ const pick = z.union(
     oneOf(['least-in-flight', 'round-robin'], 'a way to pick a server'),
     object(
       { hash: key.describe('The key by which a client keeps its server, e.g. "header:x-user".') },
-      'an object',
       'use { "hash": "header:NAME" }',
     ),
   ],
@@ -278,29 +263,22 @@ const pick = z.union(
 )
 
 const ofServers = {
-  servers: z
-    .array(server, { error: wants('a list of servers', SERVERS) })
-    .min(1, { error: `the list is empty; ${SERVERS}` })
-    .exactOptional()
-    .describe(
-      'Several servers behind one queue, in place of `url`, e.g. ["http://10.0.0.1:9000", "unix:/run/app.sock"].',
-    ),
-  pick: pick
-    .exactOptional()
-    .describe('Which server takes the next request, e.g. "round-robin"; "least-in-flight" when absent.'),
-  health: health
-    .exactOptional()
-    .describe('Asks each server regularly whether it is well, e.g. { "path": "/healthz" }.'),
+  servers: optional(list(server, wants('a list of servers', SERVERS), SERVERS)).describe(
+    'Several servers behind one queue, in place of `url`, e.g. ["http://10.0.0.1:9000", "unix:/run/app.sock"].',
+  ),
+  pick: optional(pick).describe(
+    'Which server takes the next request, e.g. "round-robin"; "least-in-flight" when absent.',
+  ),
+  health: optional(health).describe('Asks each server regularly whether it is well, e.g. { "path": "/healthz" }.'),
 }
 
 const upstreamObject = object(
   {
-    url: url.exactOptional().describe('Where to forward, e.g. "http://127.0.0.1:9000" or "unix:/run/app.sock".'),
+    url: optional(url).describe('Where to forward, e.g. "http://127.0.0.1:9000" or "unix:/run/app.sock".'),
     ...ofServers,
     ...ofDns,
     ...options,
   },
-  'an object',
   REMEDY,
 )
 

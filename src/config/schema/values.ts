@@ -57,13 +57,35 @@ export function report(issues: Pick<Issues, 'issues'>, key: PropertyKey, message
   issues.issues.push({ code: 'custom', path: [key], message, input: undefined })
 }
 
+/** At least one. @param example what to write in place of an empty list */
+export function list<S extends z.ZodType>(item: S, error: typeof rateError, example: string) {
+  return z.array(item, { error }).min(1, { error: `the list is empty; ${example}` })
+}
+
+/** One value in place of a list. */
+export function alone<S extends z.ZodType>(item: S) {
+  const only = ([one, ...others]: z.output<S>[]): z.output<S> => {
+    if (others.length > 0) throw NOT_THIS_FORM
+    return one!
+  }
+  return read(item, (one): z.output<S>[] => [one], only)
+}
+
 export function oneOrMany<S extends z.ZodType>(item: S, empty: string, error: typeof rateError) {
   const form = z.union([item, z.array(item).min(1, { error: empty })], { error })
   return read(form, (given): z.output<S>[] => (Array.isArray(given) ? given : [given]))
 }
 
+/** A key that may be absent, and then is. */
+export const optional = z.exactOptional
+
 /** An object. Each unknown key is one line of the message. `complain` is for a value that is no object. */
-export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string, complain = wants) {
+export function object<S extends z.core.$ZodLooseShape>(
+  shape: S,
+  remedy: string,
+  noun = 'an object',
+  complain = wants,
+) {
   const known = Object.keys(shape)
   return z.strictObject(shape, {
     error: issue =>
@@ -112,6 +134,10 @@ export function positive(noun: string, remedy: string) {
 export function whole(noun: string, remedy: string, min: number, max = Number.MAX_SAFE_INTEGER) {
   const error = wants(noun, remedy)
   return z.int({ error }).min(min, { error }).max(max, { error })
+}
+
+export function count(noun: string, example: number) {
+  return whole(noun, `use a whole number above 0, e.g. ${example}`, 1)
 }
 
 /** As in RFC 9218: 0 leaves first. */
