@@ -4,8 +4,15 @@ import { isAnsweredAtOnce } from '../../http/method.js'
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { NAME, NAME_REMEDY } from '../read-values.js'
+import { GATE } from '../schema/address.js'
 import type { CostSettings } from '../settings.js'
-import type { PartialBucket, PartialConfig, PartialRoute, PartialTier } from './partial-config.js'
+import {
+  isObject,
+  type PartialBucket,
+  type PartialConfig,
+  type PartialRoute,
+  type PartialTier,
+} from './partial-config.js'
 
 const TOLERANCE = 1e-9
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
@@ -22,48 +29,50 @@ export function crossCheck(config: PartialConfig): Finding[] {
     ...[...config.buckets.values()].flatMap(bucketFaults),
     ...(config.namesRoutes ? [] : defaultRoute(config)),
     ...duplicateNames(routes),
-    ...routes.flatMap((route, index) => [
-      ...stackFaults(route, index, config),
-      ...references(route, index, config),
-      ...costedBuckets(route, index, config),
-      ...costs(route, index, config),
-      ...idleWhereOff(route, index),
-      ...refusalFaults(route, index),
-      ...deliveryFaults(route, index),
-    ]),
+    ...routes.flatMap((route, index) =>
+      [
+        ...stackFaults(route, config),
+        ...references(route, config),
+        ...costedBuckets(route, config),
+        ...costs(route, config),
+        ...idleWhereOff(route),
+        ...refusalFaults(route),
+        ...deliveryFaults(route),
+      ].map(({ path, message }) => ({ path: ['routes', index, ...path], message })),
+    ),
   ]
 }
 
-function idleWhereOff({ appointments, hasPage, mode }: PartialRoute, index: number): Finding[] {
+function idleWhereOff({ given, valid: { mode, appointments } }: PartialRoute): Finding[] {
   if (mode !== 'off') return []
-  const idle = [...(appointments ? ['appointments'] : []), ...(hasPage ? ['waitingPage'] : [])]
+  const idle = [...(appointments ? ['appointments'] : []), ...(isObject(given.waitingPage) ? ['waitingPage'] : [])]
   const message = 'mode "off" rejects nothing; remove it, or use "shape" or "meter"'
-  return idle.map(key => ({ path: ['routes', index, key], message }))
+  return idle.map(key => ({ path: [key], message }))
 }
 
-function refusalFaults({ refuse, mode }: PartialRoute, index: number): Finding[] {
+function refusalFaults({ valid: { refuse, mode } }: PartialRoute): Finding[] {
   if (!refuse || mode === undefined || mode === 'off') return []
   const message = `mode "${mode}" forwards requests, and "refuse" forwards none; write "mode": "off" beside it`
-  return [{ path: ['routes', index, 'refuse'], message }]
+  return [{ path: ['refuse'], message }]
 }
 
-function deliveryFaults({ delivers, methods, dryRun, refuse, isGate }: PartialRoute, index: number): Finding[] {
-  if (!delivers) return []
-  const path = ['routes', index, 'deliver']
-  if (methods?.every(isAnsweredAtOnce)) {
-    const message = `the route takes only ${methods.join(', ')}, and these are answered at once; match e.g. "method": "POST"`
-    return [{ path, message }]
-  }
-  if (isGate)
-    return [{ path, message: 'the upstream "gate:" forwards nothing, so nothing is delivered; name an upstream' }]
-  if (refuse) return [{ path, message: 'the route has "refuse" and forwards nothing; remove one' }]
-  if (dryRun) return [{ path, message: 'a dry run holds nothing back; remove "dryRun" or "deliver"' }]
-  return []
+function deliveryFaults({ given, valid: { match, dryRun, refuse } }: PartialRoute): Finding[] {
+  if (!isObject(given.deliver)) return []
+  const fault = (message: string): Finding[] => [{ path: ['deliver'], message }]
+  const methods = match?.method
+  if (methods?.every(isAnsweredAtOnce))
+    return fault(
+      `the route takes only ${methods.join(', ')}, and these are answered at once; match e.g. "method": "POST"`,
+    )
+  if (given.upstream === GATE)
+    return fault('the upstream "gate:" forwards nothing, so nothing is delivered; name an upstream')
+  if (refuse) return fault('the route has "refuse" and forwards nothing; remove one')
+  return dryRun ? fault('a dry run holds nothing back; remove "dryRun" or "deliver"') : []
 }
 
 function upstreams({ hasUpstream, hasEgress, routes }: PartialConfig): Finding[] {
   if (hasUpstream) return []
-  const without = (routes ?? []).flatMap((route, index) => (route.hasUpstream ? [] : [index]))
+  const without = (routes ?? []).flatMap(({ given }, index) => ('upstream' in given ? [] : [index]))
   if (without.length === (routes ?? []).length) {
     return routes && without.length === 0
       ? []
@@ -96,31 +105,29 @@ function defaultRoute({ buckets, adapts }: PartialConfig): Finding[] {
 }
 
 function duplicateNames(routes: readonly PartialRoute[]): Finding[] {
-  return routes.flatMap(({ name }, index) => {
-    const first = routes.findIndex(route => route.name === name)
+  return routes.flatMap(({ valid: { name } }, index) => {
+    const first = routes.findIndex(({ valid }) => valid.name === name)
     if (name === undefined || first === index) return []
-    return [
-      { path: ['routes', index, 'name'], message: `${quote(name)} is already routes[${first}]; use another name` },
-    ]
+    const message = `${quote(name)} is already routes[${first}]; use another name`
+    return [{ path: ['routes', index, 'name'], message }]
   })
 }
 
-function stackFaults(route: PartialRoute, index: number, config: PartialConfig): Finding[] {
-  const { mode, buckets, namesBuckets, adapts = config.adapts } = route
+function stackFaults({ given, valid: { mode }, buckets, adapts }: PartialRoute, config: PartialConfig): Finding[] {
   // The adaptive bucket of its upstream is enough.
-  if (mode === undefined || mode === 'off' || adapts) return []
-  const path = ['routes', index, 'buckets']
+  if (mode === undefined || mode === 'off' || (adapts ?? config.adapts)) return []
+  const path = ['buckets']
   if (buckets?.length === 0) {
     return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]
   }
-  if (namesBuckets || config.buckets.size > 0) return []
+  if ('buckets' in given || config.buckets.size > 0) return []
   return [{ path, message: `mode "${mode}" needs a bucket and the file has none; ${ADD_BUCKET}` }]
 }
 
-function references({ buckets = [] }: PartialRoute, index: number, config: PartialConfig): Finding[] {
+function references({ buckets = [] }: PartialRoute, config: PartialConfig): Finding[] {
   return buckets.flatMap((name, position) => {
     if (typeof name !== 'string' || name === '') return []
-    const path = ['routes', index, 'buckets', position]
+    const path = ['buckets', position]
     if (buckets.indexOf(name) < position) return [{ path, message: `${quote(name)} is listed twice; remove one` }]
     if (config.buckets.has(name)) return []
     const known = [...config.buckets.keys()]
@@ -129,41 +136,34 @@ function references({ buckets = [] }: PartialRoute, index: number, config: Parti
   })
 }
 
-function costedBuckets(
-  { mode, cost, buckets, namesBuckets }: PartialRoute,
-  index: number,
-  config: PartialConfig,
-): Finding[] {
+function costedBuckets({ given, valid, buckets = [] }: PartialRoute, config: PartialConfig): Finding[] {
+  const { mode, cost } = valid
   if (mode === 'off' || cost?.kind !== 'buckets') return []
-  const known = namesBuckets ? (buckets ?? []).map(String) : [...config.buckets.keys()]
+  const known = 'buckets' in given ? buckets.map(String) : [...config.buckets.keys()]
   return Object.keys(cost.costs).flatMap(name => {
     if (known.includes(name)) return []
     const remedy = config.buckets.has(name)
       ? 'add it to "buckets" of the route, or remove it'
       : hint(name, known, 'buckets of the route')
-    return [
-      {
-        path: ['routes', index, 'cost', 'buckets', name],
-        message: `the route does not have the bucket ${quote(name)}; ${remedy}`,
-      },
-    ]
+    const message = `the route does not have the bucket ${quote(name)}; ${remedy}`
+    return [{ path: ['cost', 'buckets', name], message }]
   })
 }
 
-function costs({ mode, cost, buckets, namesBuckets }: PartialRoute, index: number, config: PartialConfig): Finding[] {
+function costs({ given, valid: { mode, cost }, buckets }: PartialRoute, config: PartialConfig): Finding[] {
   if (mode === 'off' || !cost) return []
-  const names = namesBuckets ? new Set(buckets) : new Set(config.buckets.keys())
+  const names = new Set('buckets' in given ? buckets : config.buckets.keys())
   return [...names].flatMap(name => {
     const bucket = config.buckets.get(String(name))
-    return bucket ? staticCosts(cost, bucket.name).flatMap(each => misfit(each, bucket, index)) : []
+    return bucket ? staticCosts(cost, bucket.name).flatMap(each => misfit(each, bucket)) : []
   })
 }
 
-function misfit({ at, amount }: StaticCost, bucket: PartialBucket, index: number): Finding[] {
+function misfit({ at, amount }: StaticCost, bucket: PartialBucket): Finding[] {
   return capacitiesOf(bucket).flatMap(({ title, capacity }) => {
     if (fits(amount, capacity)) return []
     const message = `${amount} can never fit ${title} (capacity ${capacity}); raise the capacity or lower the cost`
-    return [{ path: ['routes', index, 'cost', ...at], message }]
+    return [{ path: ['cost', ...at], message }]
   })
 }
 

@@ -6,7 +6,7 @@ import { DEFAULT_LISTEN } from '../schema/address.js'
 import { bucket, tier } from '../schema/buckets.js'
 import { slowest } from '../schema/rates.js'
 import { route } from '../schema/routes.js'
-import type { ConfigMode, CostSettings } from '../settings.js'
+import type { ConfigMode } from '../settings.js'
 
 export interface PartialBucket {
   readonly name: string
@@ -33,22 +33,11 @@ export interface PartialTier {
 }
 
 export interface PartialRoute {
-  readonly name: string | undefined
-  readonly mode: 'shape' | 'meter' | 'off' | undefined
+  readonly given: Record<string, unknown>
+  /** Its valid fields, with defaults filled in. */
+  readonly valid: Partial<z.output<typeof route>>
   /** The entries as written, by index. Undefined if the file has no list. */
   readonly buckets: readonly unknown[] | undefined
-  readonly namesBuckets: boolean
-  readonly cost: CostSettings | undefined
-  readonly appointments: boolean
-  readonly refuse: boolean
-  readonly dryRun: boolean
-  /** The methods that it matches. Undefined: all. */
-  readonly methods: readonly string[] | undefined
-  readonly delivers: boolean
-  readonly isGate: boolean
-  /** It names a page of its own. */
-  readonly hasPage: boolean
-  readonly hasUpstream: boolean
   /** Whether its own upstream has an adaptive rate. Undefined: it has no own upstream. */
   readonly adapts: boolean | undefined
 }
@@ -137,21 +126,10 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
 
 function readRoute(value: unknown, use: ConfigMode): PartialRoute {
   const given = isObject(value) ? value : {}
-  const { name, mode, cost, appointments = false, refuse = false, dryRun = false, match } = validFields(route, given)
   return {
-    name,
-    mode,
-    cost,
-    appointments,
-    refuse,
-    dryRun,
-    methods: match?.method,
-    delivers: isObject(given.deliver),
-    isGate: given.upstream === 'gate:',
-    hasPage: isObject(given.waitingPage),
+    given,
+    valid: validFields(route, given),
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
-    namesBuckets: 'buckets' in given,
-    hasUpstream: 'upstream' in given,
     adapts: 'upstream' in given && use === 'proxy' ? adapts(given.upstream) : undefined,
   }
 }
