@@ -1,3 +1,5 @@
+import { grown } from './grown.js'
+
 const FIRST_SLOTS = 1 << 12
 const FIRST_BYTES = 1 << 16
 
@@ -92,11 +94,7 @@ export class ByteInterner {
       slots[place] = id + 1
     }
     this.#slots = slots
-    const hashes = new Int32Array(length >> 1)
-    hashes.set(this.#hashes)
-    this.#hashes = hashes
-    const starts = new Float64Array((length >> 1) + 1)
-    starts.set(this.#starts)
-    this.#starts = starts
+    this.#hashes = grown(this.#hashes, length >> 1)
+    this.#starts = grown(this.#starts, (length >> 1) + 1)
   }
 }

@@ -12,6 +12,7 @@ import { NO_CLAIMS } from '../../proxy/routing/key.js'
 import { createRule, type RouteBucket, type Rule } from '../../proxy/routing/route.js'
 import type { LineParser } from '../formats/line-parser.js'
 import { ByteInterner } from './byte-interner.js'
+import { grown } from './grown.js'
 
 export interface Directory {
   /** The number of the line that a parser has just read. */
@@ -39,11 +40,7 @@ export class AddressDirectory implements Directory {
   }
 
   #enter(id: number, { bytes, addressFrom, addressTo }: LineParser): number {
-    if (id >= this.#keyOf.length) {
-      const more = new Int32Array(2 * this.#keyOf.length)
-      more.set(this.#keyOf)
-      this.#keyOf = more
-    }
+    if (id >= this.#keyOf.length) this.#keyOf = grown(this.#keyOf, 2 * this.#keyOf.length)
     const isPlain = bytes.indexOf(COLON, addressFrom) >= addressTo || bytes.indexOf(COLON, addressFrom) < 0
     const key = isPlain ? undefined : Buffer.from(addressOf(this.#addresses.text(id)))
     const client =

@@ -1,3 +1,5 @@
+import { grown } from './grown.js'
+
 /** How many entries a second has room for at first. A long window has many seconds with few. */
 const LEAST = 4
 
@@ -33,13 +35,9 @@ export class SecondGroup {
 
   #grow(): void {
     const length = 2 * this.tags.length
-    const { tags, offsets, durations } = this
-    this.tags = new Int32Array(length)
-    this.tags.set(tags)
-    this.offsets = new Float64Array(length)
-    this.offsets.set(offsets)
-    this.durations = new Float64Array(length)
-    this.durations.set(durations)
+    this.tags = grown(this.tags, length)
+    this.offsets = grown(this.offsets, length)
+    this.durations = grown(this.durations, length)
   }
 }
 

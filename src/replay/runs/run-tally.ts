@@ -1,6 +1,7 @@
 /** Counts the outcomes of requests: in all, by client, by class of user agent, by second. */
 
 import { AGENT_CLASSES, type AgentClass } from '../../http/agent-class.js'
+import { grown } from '../input/grown.js'
 import { Waits } from './wait-quantiles.js'
 
 /** The columns of counts for each client. */
@@ -129,13 +130,9 @@ export class RunTally {
     this.clients = client + 1
     if (this.clients <= this.#waited.length) return
     const length = Math.max(2 * this.#waited.length, this.clients)
-    const { counts, waited, longest } = { counts: this.#counts, waited: this.#waited, longest: this.#longest }
-    this.#counts = new Uint32Array(COLUMNS * length)
-    this.#counts.set(counts)
-    this.#waited = new Float64Array(length)
-    this.#waited.set(waited)
-    this.#longest = new Float64Array(length)
-    this.#longest.set(longest)
+    this.#counts = grown(this.#counts, COLUMNS * length)
+    this.#waited = grown(this.#waited, length)
+    this.#longest = grown(this.#longest, length)
   }
 }
 

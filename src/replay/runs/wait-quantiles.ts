@@ -1,4 +1,5 @@
 /** Quantiles of waits: exact up to a number of waits, from bins beyond. */
+import { grown } from '../input/grown.js'
 
 /** The default number of waits to keep. */
 export const EXACT = 1_000_000
@@ -59,11 +60,8 @@ export class Waits {
 
   add(wait: number): void {
     if (this.count < this.#most) {
-      if (this.count === this.#exact.length) {
-        const more = new Float64Array(Math.min(this.#most, 2 * this.#exact.length))
-        more.set(this.#exact)
-        this.#exact = more
-      }
+      const { length } = this.#exact
+      if (this.count === length) this.#exact = grown(this.#exact, Math.min(this.#most, 2 * length))
       this.#exact[this.count] = wait
     }
     this.count += 1
