@@ -1,4 +1,5 @@
 /** Records of the log as lines for people. They are made of the lines of JSON, so that both say the same. */
+import { escapeControls } from '../../config/messages.js'
 import { durationText } from '../../core/units.js'
 
 /** A record. Times are in ms. */
@@ -44,10 +45,10 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
 
   function requestText(line: RequestLine): string {
     const { status, method, path, route, key } = line
-    const head = `${paint(CLASSES[Math.floor(status / 100)], String(status))} ${printable(method)} ${printable(path)}`
+    const head = `${paint(CLASSES[Math.floor(status / 100)], String(status))} ${escapeControls(method)} ${escapeControls(path)}`
     const notes = [route, key === undefined ? undefined : `key ${key}`, ...notesOf(line)]
       .filter(note => note !== undefined)
-      .map(printable)
+      .map(escapeControls)
     return notes.length === 0 ? head : `${head}  ${paint('dim', notes.join(', '))}`
   }
 
@@ -55,14 +56,14 @@ export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) =>
     const [name, colour] = LEVELS.get(record.level) ?? []
     const level = name === undefined ? '' : `${paint(colour, name)} `
     if (record.msg === 'the admin server listens')
-      return `${level}the dashboard is at ${printable(dashboardText(String(record.url)))}`
+      return `${level}the dashboard is at ${escapeControls(dashboardText(String(record.url)))}`
     const entries = Object.entries(record).filter(([name]) => !ELSEWHERE.has(name))
     const lists = entries.flatMap(([, value]) => (Array.isArray(value) ? value.join('; ') : []))
     const fields = entries
       .filter(([, value]) => !Array.isArray(value))
       .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
-    const text = `${level}${printable([record.msg, ...lists].join(': '))}`
-    return fields.length === 0 ? text : `${text}  ${paint('dim', printable(fields.join(' ')))}`
+    const text = `${level}${escapeControls([record.msg, ...lists].join(': '))}`
+    return fields.length === 0 ? text : `${text}  ${paint('dim', escapeControls(fields.join(' ')))}`
   }
 
   return json => {
@@ -100,13 +101,4 @@ function timeOfDay(time: number): string {
   const two = (count: number): string => String(count).padStart(2, '0')
   const seconds = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`
   return `${seconds}.${String(date.getMilliseconds()).padStart(3, '0')}`
-}
-
-/** Characters that a terminal obeys, or that turn the text around, are shown by their numbers. */
-function printable(text: string): string {
-  return text.replace(
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: that is what it is for
-    /[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
-    character => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
-  )
 }
