@@ -1,6 +1,7 @@
 import { isAnyRate } from '../config/derived/default-capacity.js'
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
+import { defined } from '../core/structures/defined.js'
 import type { FollowedLimits } from '../proxy/limits/key-limits.js'
 import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
@@ -70,7 +71,7 @@ function upstreamSnapshots(routes: readonly Route[], now: number): UpstreamSnaps
 function storeSnapshot({ context: { sharing }, storeType: type }: SnapshotOptions): Snapshot['store'] {
   if (sharing === undefined) return { type, ready: true, instances: 1 }
   const { ready, instances, reason, onOutage } = sharing
-  return { type, ready, instances, onOutage, ...(reason !== undefined && { reason }) }
+  return { type, ready, instances, onOutage, ...defined({ reason }) }
 }
 
 /** The fullest instances, and the one that is watched. */
@@ -94,24 +95,20 @@ function bucketSnapshot(
 ): Omit<BucketSnapshot, 'fullest'> {
   const { name, key, limits } = settings
   const tally = all.bucket(name)
-  const { focus } = tally
+  const { focus, offered, released, rejected, queued, waiting } = tally
   return {
     name,
     key: key.parts.map(formatKeyPart).join(' + '),
     rate: told(context.learned.limitsOf(limits)),
     configured: told(limits),
     capacity: finiteOrNull(limits.capacity),
-    ...(limits.burst !== undefined && { burst: limits.burst }),
+    ...defined({ burst: limits.burst }),
     ...quotaEnds(limits.quota),
     routes: byName(context.routes.filter(route => route.settings.buckets.includes(settings))).map(({ name }) => name),
     keys: context.bucketTable.size(name),
     ...outsideOf(context.keyLimits.of(name)),
-    offered: tally.offered,
-    released: tally.released,
-    rejected: tally.rejected,
+    ...{ offered, released, rejected, queued, waiting },
     perSecond: tally.lately.rates(now),
-    queued: tally.queued,
-    waiting: tally.waiting,
     ...(focus && { focus: focus.events.focus(focus.key) }),
   }
 }
@@ -119,7 +116,7 @@ function bucketSnapshot(
 function outsideOf(limits: FollowedLimits | undefined): Pick<BucketSnapshot, 'outside'> {
   if (limits === undefined) return {}
   const { size: keys, readAt, last } = limits
-  return { outside: { keys, readAt, ...(last?.failure !== undefined && { failure: last.failure }) } }
+  return { outside: { keys, readAt, ...defined({ failure: last?.failure }) } }
 }
 
 /** Cost units per second, or any rate. */
@@ -192,10 +189,5 @@ function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): Pat
   const { arrival, release } = tally.givenUp
   const givenUp = arrival.known + arrival.learnt + release.known + release.learnt
   if (learntMs === undefined && serviceMs === undefined && givenUp === 0) return undefined
-  return {
-    ...(learntMs !== undefined && { learntMs }),
-    ...(serviceMs !== undefined && { serviceMs }),
-    givenUp,
-    lastMinute: tally.givenUpLately.sum(now),
-  }
+  return { ...defined({ learntMs, serviceMs }), givenUp, lastMinute: tally.givenUpLately.sum(now) }
 }

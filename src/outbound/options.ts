@@ -18,6 +18,7 @@ import {
 import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type StoreSettings } from '../config/store-url.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import type { Clock } from '../core/clock.js'
+import { defined } from '../core/structures/defined.js'
 import { isCost } from '../decider/costs.js'
 import type { PauseRule } from '../http/quota/pause-rule.js'
 import type { OnOutage } from '../sharing/shard.js'
@@ -616,13 +617,13 @@ interface GivenLimits {
 /** By bucket. @throws RangeError */
 function changesOf({ buckets = {}, ...single }: GivenLimits, known: KnownBuckets): LimitChanges {
   const { isShared, areNamed, names, quotas } = known
-  const only = Object.fromEntries(Object.entries(single).filter(([, given]) => given !== undefined))
+  const only = defined(single)
   const [first] = Object.keys(only)
   if (areNamed && first !== undefined)
     throw new RangeError(`${first}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`)
   if (!areNamed && Object.keys(buckets).length > 0)
     throw new RangeError('buckets: there is only one bucket; use e.g. { rate: "5/s" }')
-  const changed = areNamed ? buckets : { [ONLY]: only as (typeof buckets)[string] }
+  const changed = areNamed ? buckets : { [ONLY]: only }
   for (const [name, { capacity, ...others }] of Object.entries(changed)) {
     const path = areNamed ? `buckets.${name}.` : ''
     if (areNamed && !names.includes(name))
@@ -697,13 +698,7 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
     throw new RangeError(
       'limits: the shaper has credentials, and its calls no keys; use credentials[0].rate and the like',
     )
-  const only = {
-    ...(rate && { rate }),
-    ...(quota && { quota }),
-    ...(capacity && { capacity }),
-    ...(burst && { burst }),
-  }
-  const all = Object.entries(buckets ?? { [ONLY]: only })
+  const all = Object.entries(buckets ?? { [ONLY]: defined({ rate, quota, capacity, burst }) })
   const read = all.flatMap(([name, given]: [string, ObjectOf<typeof bucket>]): LimitSettings[] => {
     const { quota, rate, capacity, burst, key } = given
     const path = areNamed ? `buckets.${name}.` : ''

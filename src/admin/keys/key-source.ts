@@ -1,6 +1,7 @@
 /** Answers about single keys of a running proxy, and changes to them. */
 import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { BucketSettings } from '../../config/settings.js'
+import { defined } from '../../core/structures/defined.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { hashedKey } from '../../proxy/routing/key.js'
 import type { Override } from '../../sharing/board.js'
@@ -71,8 +72,7 @@ export function createKeySource({ context, recent, tally, waits, wallNow }: KeyS
           ...instanceState(key, own, context.clock.now()),
           ...tally.oldestWaits([own]).of(own),
           inFlight: own.inFlight,
-          ...(maxInFlight !== undefined && { maxInFlight }),
-          ...(override && { override: overrideState(override, wallNow()) }),
+          ...defined({ maxInFlight, override: override && overrideState(override, wallNow()) }),
           ...(heldBy.length > 0 && { heldBy }),
           predictedWaitMs: Math.max(0, ...routes.map(([, { predictedWaitMs }]) => predictedWaitMs)),
           routes: Object.fromEntries(routes),

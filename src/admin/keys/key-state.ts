@@ -2,6 +2,7 @@
 import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { QuotaPeriod } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
+import { defined } from '../../core/structures/defined.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import type { Override } from '../../sharing/board.js'
 import { StoredBucket } from '../../sharing/stored-bucket.js'
@@ -58,12 +59,8 @@ export interface OverrideState {
 /** @param wall ms since 1970 */
 export function overrideState(override: Override, wall: number): OverrideState {
   const { bucket, key, rate, capacity } = override
-  return {
-    ...{ bucket, key },
-    ...(rate !== undefined && { rate: rate * 1_000 }),
-    ...(capacity !== undefined && { capacity }),
-    until: endOfOverride(override, wall),
-  }
+  const perSecond = rate === undefined ? undefined : rate * 1_000
+  return { bucket, key, ...defined({ rate: perSecond, capacity }), until: endOfOverride(override, wall) }
 }
 
 /** ISO 8601. @param wall ms since 1970 */
@@ -80,11 +77,9 @@ export function instanceState(
   const blocked = bucket.blockedFor(now)
   const { freeAt } = bucket
   return {
-    key,
-    ...(tier !== undefined && { tier }),
+    ...{ key, ...defined({ tier, burst }) },
     rate: isAnyRate({ rate, capacity }) ? null : rate * 1_000,
     capacity: finiteOrNull(capacity),
-    ...(burst !== undefined && { burst }),
     ...quotaEnds(quota),
     level: bucket.occupancy(now),
     ...unreportedOf(bucket),

@@ -10,6 +10,7 @@ import { QueuedBucket } from '../../core/bucket/queued-bucket.js'
 import { allSources } from '../../core/bucket/waiting.js'
 import { Lane, type SharedBucket, type ShareNode, type Source } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
+import { defined } from '../../core/structures/defined.js'
 import { orElse } from '../../core/structures/or-else.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import type { ProxyContext } from '../../proxy/context.js'
@@ -164,10 +165,9 @@ export function outlookOf(context: ProxyContext, newcomer: RouteNewcomer, predic
   const waitsFor = predictedWaitMs > 0 ? causeText(context, newcomer) : undefined
   return {
     predictedWaitMs: rounded(predictedWaitMs),
-    ...(waitsFor !== undefined && { waitsFor }),
     ...(heldBy.length > 0 && { heldBy }),
     assumed: newcomer.assumed,
-    ...(rejected && { rejected }),
+    ...defined({ waitsFor, rejected }),
   }
 }
 

@@ -2,6 +2,7 @@
 import { accessSync, constants, existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { ConfigError, DEFAULT_FILE, type Flags, type Problem } from '../../config/load.js'
+import { defined } from '../../core/structures/defined.js'
 import { parseDuration } from '../../core/units.js'
 import { LimitsError } from '../../proxy/limits/rows.js'
 import {
@@ -228,10 +229,7 @@ function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['p
   return {
     seed: spread === 'none' ? undefined : Number(seed),
     ...(isFormat(format) && { format }),
-    fields: fields ?? {},
-    ...(grid && { sweep: grid }),
-    ...(bounds && { target: bounds }),
-    ...(leave !== undefined && { patience: leave }),
+    ...{ fields: fields ?? {}, ...defined({ sweep: grid, target: bounds, patience: leave }) },
   }
 }
 
@@ -268,13 +266,7 @@ function limitsOf(
   { config, rate, capacity, burst, key, mode, sweep, target }: ReplayFlags,
   env: NodeJS.ProcessEnv,
 ): ReplayLimits {
-  const flags = {
-    ...(rate !== undefined && { rate }),
-    ...(capacity !== undefined && { capacity }),
-    ...(burst !== undefined && { burst }),
-    ...(key !== undefined && { key }),
-    ...(mode !== undefined && { mode }),
-  }
+  const flags = defined({ rate, capacity, burst, key, mode })
   if (mode === 'off') throw new ConfigError([{ path: '--mode', message: '"off" limits nothing; use shape or meter' }])
   if (config !== undefined) return limitsOfFile(config, flags, env)
   if (rate !== undefined) return limitsOfFlags(flags, env)

@@ -1,4 +1,5 @@
 /** What `upstream` blocks of nginx say: `servers`, `pick` and `breaker` of ours. */
+import { defined } from '../../core/structures/defined.js'
 import { orElse } from '../../core/structures/or-else.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import { faultOfSocketPath, socketPathOf } from '../../http/unix-socket.js'
@@ -55,9 +56,7 @@ export class Groups {
     // As in nginx, they mean nothing for a single one.
     if (servers.length === 1) return { servers: servers.map(({ weight: _, ...server }) => server) }
     this.#tellPlaces(group, used)
-    const pick = this.#pickOf(group)
-    const breaker = this.#breakerOf(used)
-    return { servers, ...(pick !== undefined && { pick }), ...(breaker !== undefined && { breaker }) }
+    return { servers, ...defined({ pick: this.#pickOf(group), breaker: this.#breakerOf(used) }) }
   }
 
   #isUsed(server: Directive, scheme: string): boolean {

@@ -1,4 +1,5 @@
 /** Where requests go: `proxy_pass`, and the servers of `upstream`. */
+import { defined } from '../../core/structures/defined.js'
 import { socketPathOf } from '../../http/unix-socket.js'
 import { quote } from '../messages.js'
 import { type Directive, type ImportNote, pathFrom } from './directives.js'
@@ -60,21 +61,15 @@ export class Targets {
     }
     const target = this.#serversOf(pass, location)
     if (target === undefined) return undefined
-    const [connectTimeout, responseTimeout] = ['proxy_connect_timeout', 'proxy_read_timeout'].map(name =>
-      this.#timeOf(location, name),
-    )
+    const connectTimeout = this.#timeOf(location, 'proxy_connect_timeout')
+    // nginx waits that long between two reads.
+    const responseTimeout = this.#timeOf(location, 'proxy_read_timeout')
     const hostHeader = this.#hostHeader(location)
     const { name, ...there } = target
     if (hostHeader === 'upstream' && name !== undefined) this.#tellHost(pass, name, there)
     const tls = target.url.startsWith('https:') ? this.#tlsOf(location, pass, name) : undefined
-    return {
-      ...there,
-      hostHeader,
-      ...(connectTimeout !== undefined && { connectTimeout }),
-      // nginx waits that long between two reads.
-      ...(responseTimeout !== undefined && { responseTimeout, idleTimeout: responseTimeout }),
-      ...(tls && { tls }),
-    }
+    const timeouts = { connectTimeout, responseTimeout, idleTimeout: responseTimeout }
+    return { ...there, hostHeader, ...defined({ ...timeouts, tls }) }
   }
 
   #tellHost(pass: Directive, name: string, { url, servers = [] }: Pick<Target, 'url' | 'servers'>): void {
@@ -150,11 +145,7 @@ export class Targets {
         'without "proxy_ssl_verify on" nginx takes any certificate of the upstream. shaper verifies it: for an authority of your own add "tls": { "ca": "FILE" }'
       this.#tell(pass, message)
     }
-    const tls = {
-      ...(ca !== undefined && { ca }),
-      ...(servername !== undefined && { servername }),
-      ...(cert !== undefined && key !== undefined && { cert, key }),
-    }
+    const tls = { ...defined({ ca, servername }), ...(cert !== undefined && key !== undefined && { cert, key }) }
     return Object.keys(tls).length === 0 ? undefined : tls
   }
 

@@ -1,5 +1,6 @@
 /** Turns a valid file into the effective configuration: names become objects, and defaults are filled in. */
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { defined } from '../../core/structures/defined.js'
 import { ANY_RATE, capacityOf, QUOTA_RATE } from '../derived/default-capacity.js'
 import { DEFAULT_SPREAD, LENGTHS, PACE } from '../periods.js'
 import { EGRESS, GATE } from '../schema/address.js'
@@ -38,69 +39,34 @@ export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
 }
 
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
-  const {
-    key,
-    status,
-    overflow,
-    blockFor,
-    weight,
-    maxDelay,
-    timeZone,
-    minShare,
-    grace,
-    quota,
-    tiers = [],
-    limits: outside,
-  } = bucket
+  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, grace, quota, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
-    const rates = tier?.rate ?? bucket.rate
     const burst = tier?.burst ?? bucket.burst
     const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
-      name,
-      ...(tier && { tier: tier.name }),
+      ...{ name, overflow, minShare },
       ...(quota === undefined
-        ? rateAndCapacity(rates, { capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst })
+        ? rateAndCapacity(tier?.rate ?? bucket.rate, { capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst })
         : { rate: QUOTA_RATE, capacity: tier?.quota ?? quota.limit }),
-      ...(burst !== undefined && { burst }),
-      overflow,
-      minShare,
-      ...(maxInFlight !== undefined && { maxInFlight }),
-      ...(blockFor !== undefined && { blockFor }),
-      ...(grace !== undefined && { lateness: grace }),
+      ...defined({ tier: tier?.name, burst, maxInFlight, blockFor, lateness: grace }),
     }
   }
   const scheduleOf = (entries: Bucket['rate']) =>
-    entries === undefined || typeof entries === 'number' ? {} : { schedule: { timeZone: timeZone ?? 'UTC', entries } }
-  const weightOf = (own: number | undefined) => (own === undefined ? {} : { weight: own })
+    entries === undefined || typeof entries === 'number' ? undefined : { timeZone: timeZone ?? 'UTC', entries }
   const limits = limitsOf()
+  const outside = bucket.limits && {
+    source: sourceOf(bucket.limits),
+    ...defined({ capacity: bucket.capacity, maxDelay }),
+  }
   return {
-    name,
-    key,
-    status,
-    ...weightOf(weight),
-    limits,
-    ...scheduleOf(bucket.rate),
-    ...(timeZone !== undefined && { timeZone }),
+    ...{ name, key, status, limits, rate: limits.rate, capacity: limits.capacity },
+    ...defined({ weight, schedule: scheduleOf(bucket.rate), timeZone, outside }),
     ...(quota && { quota: { per: quota.per, timeZone: quota.timeZone, spread: quota.spread } }),
-    rate: limits.rate,
-    capacity: limits.capacity,
     tiers: tiers.map(tier => ({
-      name: tier.name,
-      ...(tier.keys && { keys: tier.keys }),
-      ...(tier.header && { header: tier.header }),
-      limits: limitsOf(tier),
-      ...scheduleOf(tier.rate ?? bucket.rate),
-      ...weightOf(tier.weight ?? weight),
-      ...(tier.priority !== undefined && { priority: tier.priority }),
+      ...{ name: tier.name, limits: limitsOf(tier) },
+      ...defined({ keys: tier.keys, header: tier.header, weight: tier.weight ?? weight, priority: tier.priority }),
+      ...defined({ schedule: scheduleOf(tier.rate ?? bucket.rate) }),
     })),
-    ...(outside && {
-      outside: {
-        source: sourceOf(outside),
-        ...(bucket.capacity !== undefined && { capacity: bucket.capacity }),
-        ...(maxDelay !== undefined && { maxDelay }),
-      },
-    }),
   }
 }
 
@@ -132,7 +98,7 @@ const REFRESH = 30_000
 
 function sourceOf({ file, postgres, refresh = REFRESH, channel }: NonNullable<Bucket['limits']>): LimitsSource {
   if (file !== undefined) return { file }
-  return { postgres: postgres!, refresh, ...(channel !== undefined && { channel }) }
+  return { postgres: postgres!, refresh, ...defined({ channel }) }
 }
 
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {

@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util'
 import * as z from 'zod'
+import { defined } from '../../core/structures/defined.js'
 import { ownValue } from '../../core/structures/own-value.js'
 import { maskUrl } from '../messages.js'
 import { PACE } from '../periods.js'
@@ -125,10 +126,6 @@ function routeInFile(
     ...(gate && Object.keys(gate).length > 0 && { gate }),
     ...(!isDeepStrictEqual(upstream, common) && { upstream }),
   }
-}
-
-function defined<T extends object>(values: T): { [K in keyof T]: Exclude<T[K], undefined> } {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as never
 }
 
 export function isCredential({ parts }: KeySettings): boolean {
