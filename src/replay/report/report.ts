@@ -109,9 +109,9 @@ export interface Findings {
 }
 
 export function createReport({ plan, reading, tally, directory, notes, swept, left }: Findings): ReplayReport {
-  const { bad, origin } = reading
-  const { series } = tally
-  const hasAny = reading.requests > 0
+  const { formats, lines, skipped, requests, bad, late, origin } = reading
+  const { atOnce, delayed, rejected, expired, series } = tally
+  const hasAny = requests > 0
   const single = singleOf(plan.limits.settings)
   const key = single?.bucket.key.parts.map(formatKeyPart).join(',') ?? 'ip'
   const at = (ms: number): string | undefined => (hasAny ? new Date(origin * 1_000 + ms).toISOString() : undefined)
@@ -119,7 +119,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
   const points = series.toPoints()
   return {
     logs: plan.logs,
-    formats: reading.formats,
+    formats,
     limits: {
       name: plan.limits.name,
       ...(single && {
@@ -130,20 +130,13 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
       }),
       ...(plan.limits.sought && { chosen: swept?.found === undefined ? 'largest' : 'smallest' }),
     },
-    lines: reading.lines,
-    skipped: reading.skipped,
-    requests: reading.requests,
-    bad: bad.count,
+    ...{ lines, skipped, requests, bad: bad.count },
     badLines: { reasons: Object.fromEntries(bad.reasons), examples: bad.examples },
-    late: reading.late,
+    late,
     from: at(reading.first),
     to: at(reading.last),
     times: describeTimes(reading, plan.seed),
-    admitted: tally.atOnce + tally.delayed,
-    atOnce: tally.atOnce,
-    delayed: tally.delayed,
-    rejected: tally.rejected,
-    expired: tally.expired,
+    ...{ admitted: atOnce + delayed, atOnce, delayed, rejected, expired },
     wait: rounded(tally.waits.summary()),
     agents: tally.agents(),
     clients: {

@@ -204,16 +204,13 @@ class Series {
   }
 
   toPoints(): SeriesPoints {
-    const [arrivals, releases, rejected] = this.#sums.map(sums => [...sums.subarray(0, this.#points)])
-    const [peakArrivals, peakReleases] = this.#peaks.map(peaks => [...peaks.subarray(0, this.#points)])
+    const list = (values: Float64Array): number[] => [...values.subarray(0, this.#points)]
+    const [arrivals, releases, rejected] = this.#sums
+    const [peakArrivals, peakReleases] = this.#peaks
     return {
-      first: Number.isNaN(this.#first) ? 0 : this.#first,
-      width: this.#width,
-      arrivals: arrivals!,
-      releases: releases!,
-      rejected: rejected!,
-      peakArrivals: peakArrivals!,
-      peakReleases: peakReleases!,
+      ...{ first: Number.isNaN(this.#first) ? 0 : this.#first, width: this.#width },
+      ...{ arrivals: list(arrivals), releases: list(releases), rejected: list(rejected) },
+      ...{ peakArrivals: list(peakArrivals), peakReleases: list(peakReleases) },
     }
   }
 
