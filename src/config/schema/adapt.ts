@@ -2,12 +2,12 @@
 import * as z from 'zod'
 import type { AdaptiveTargets } from '../../core/adaptive/adaptive-rate.js'
 import { wants } from '../messages.js'
-import { object, optional, rate, read, report, timeout } from './values.js'
+import { maybe, object, rate, read, report, timeout } from './values.js'
 
 const REMEDY = 'use e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" }, "errors": 0.02 }'
 const LATENCY = 'use e.g. { "p90": "800ms" }'
 const SHARE = 'use a number above 0 and below 1, e.g. 0.02'
-const percentile = optional(timeout)
+const percentile = maybe(timeout)
 
 const latency = object(
   {
@@ -31,8 +31,8 @@ const targets = object(
   {
     min: rate.describe('The rate never falls below this, e.g. "5/s".'),
     max: rate.describe('The rate never climbs above this, e.g. "200/s".'),
-    start: optional(rate).describe('The first rate, e.g. "20/s"; min when absent.'),
-    latency: optional(latency).describe(
+    start: maybe(rate).describe('The first rate, e.g. "20/s"; min when absent.'),
+    latency: maybe(latency).describe(
       'How long answers may take, e.g. { "p90": "800ms" }; as long as they like when absent.',
     ),
     errors: z

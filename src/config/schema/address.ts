@@ -5,7 +5,7 @@ import { defined } from '../../core/structures/defined.js'
 import { readAuthority } from '../../http/authority.js'
 import { faultOfSocketPath, socketPathOf } from '../../http/unix-socket.js'
 import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
-import { alone, flag, list, NOT_THIS_FORM, object, optional, read, report, text, whole } from './values.js'
+import { alone, flag, maybe, NOT_THIS_FORM, object, read, report, someOf, text, whole } from './values.js'
 
 export const DEFAULT_LISTEN = '127.0.0.1:8080'
 /** The URL of an upstream that stands for the proxy that asks. */
@@ -175,9 +175,7 @@ const mode = read(
   bits => `0${bits.toString(8).padStart(3, '0')}`,
 )
 
-const socketMode = optional(mode).describe(
-  'Who may connect to a Unix socket, e.g. "0660"; as the umask says when absent.',
-)
+const socketMode = maybe(mode).describe('Who may connect to a Unix socket, e.g. "0660"; as the umask says when absent.')
 
 function checkMode(given: number | undefined, address: ListenAddress, ctx: Parameters<typeof report>[0]): void {
   if (given === undefined || 'path' in address) return
@@ -192,19 +190,19 @@ const listenObject = object(
   {
     address: listenText.describe('Where to listen, e.g. "0.0.0.0:8443", "unix:/run/shaper.sock" or "systemd".'),
     mode: socketMode,
-    tls: optional(
+    tls: maybe(
       object(
         {
           cert: file('a certificate').describe('PEM file of the certificate chain, e.g. "/etc/shaper/cert.pem".'),
           key: file('a private key').describe('PEM file of the private key, e.g. "/etc/shaper/key.pem".'),
-          clientCa: optional(file('a CA file')).describe(
+          clientCa: maybe(file('a CA file')).describe(
             'PEM file of the authorities whose certificate each client needs, e.g. "/etc/shaper/clients.pem".',
           ),
         },
         'use { "cert": "FILE", "key": "FILE" }',
       ),
     ).describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
-    proxyProtocol: optional(list(trusted, wants('a list of addresses', BALANCERS), BALANCERS)).describe(
+    proxyProtocol: maybe(someOf(trusted, wants('a list of addresses', BALANCERS), BALANCERS)).describe(
       'Who has to begin each connection with a PROXY header, e.g. ["10.0.0.0/8"].',
     ),
   },

@@ -12,14 +12,14 @@ import {
   duration,
   flag,
   headers,
-  list,
+  maybe,
   name,
   object,
   oneOf,
-  optional,
   positive,
   priority,
   report,
+  someOf,
   span,
   text,
   timeout,
@@ -60,27 +60,27 @@ const quota = object(
 export const tier = object(
   {
     name: name.describe('The name of the tier, e.g. "gold".'),
-    keys: optional(
-      list(z.string({ error: aKey }).min(1, { error: aKey }), wantsSecret('a list of keys', KEYS), KEYS),
+    keys: maybe(
+      someOf(z.string({ error: aKey }).min(1, { error: aKey }), wantsSecret('a list of keys', KEYS), KEYS),
     ).describe('The key values in this tier, e.g. ["customer-1"].'),
-    header: optional(
+    header: maybe(
       headers('a header to look for', HEADER).refine(values => Object.keys(values).length > 0, {
         error: `the object is empty; ${HEADER}`,
       }),
     ).describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
-    rate: optional(bucketRate).describe(
+    rate: maybe(bucketRate).describe(
       'The rate of this tier, or a list by the time of day, e.g. "50/s"; inherited when absent.',
     ),
-    capacity: optional(capacity).describe('The capacity of this tier, e.g. 100; inherited when absent.'),
-    burst: optional(burst).describe(
+    capacity: maybe(capacity).describe('The capacity of this tier, e.g. 100; inherited when absent.'),
+    burst: maybe(burst).describe(
       'What may leave without spacing after idling in this tier, e.g. 20; inherited when absent.',
     ),
-    quota: optional(limit).describe('The limit of this tier, where the bucket is a quota, e.g. 1000000.'),
-    maxInFlight: optional(maxInFlight).describe(
+    quota: maybe(limit).describe('The limit of this tier, where the bucket is a quota, e.g. 1000000.'),
+    maxInFlight: maybe(maxInFlight).describe(
       'The most requests of one key in flight in this tier, e.g. 8; inherited when absent.',
     ),
-    weight: optional(weight).describe('The weight of this tier, e.g. 4; inherited when absent.'),
-    priority: optional(priority).describe(
+    weight: maybe(weight).describe('The weight of this tier, e.g. 4; inherited when absent.'),
+    priority: maybe(priority).describe(
       'Whether this tier leaves first (0) or last (7), e.g. 1; that of the route when absent.',
     ),
   },
@@ -95,10 +95,10 @@ const CHANNEL = 'use the name of a channel, e.g. "customers_changed"'
 
 const limits = object(
   {
-    file: optional(text('a file', 'use e.g. "customers.csv"')).describe(
+    file: maybe(text('a file', 'use e.g. "customers.csv"')).describe(
       'A CSV with a header line, or by .jsonl, .ndjson or .json one JSON object on each line, e.g. "customers.csv".',
     ),
-    postgres: optional(
+    postgres: maybe(
       object(
         {
           url: postgresUrl.describe('The database, e.g. "postgres://127.0.0.1/shop".'),
@@ -110,8 +110,8 @@ const limits = object(
         'a query of PostgreSQL',
       ),
     ).describe('Instead of a file: a query, e.g. { "url": "postgres://127.0.0.1/shop", "query": "SELECT ..." }.'),
-    refresh: optional(timeout).describe('How often the query is asked, e.g. "30s", which is the default.'),
-    channel: optional(
+    refresh: maybe(timeout).describe('How often the query is asked, e.g. "30s", which is the default.'),
+    channel: maybe(
       z
         .string({ error: wants('a channel', CHANNEL) })
         .regex(/^[A-Za-z_][A-Za-z0-9_]{0,62}$/, { error: wants('a channel', CHANNEL) }),
@@ -131,48 +131,44 @@ const limits = object(
 export const bucket = object(
   {
     key: key.prefault('ip').describe('What tells clients apart, e.g. "ip", "header:x-api-key", ["ip", "route"].'),
-    rate: optional(bucketRate).describe(
+    rate: maybe(bucketRate).describe(
       'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day. Needed unless there is a maxInFlight.',
     ),
-    quota: optional(quota).describe(
+    quota: maybe(quota).describe(
       'A count that starts anew with the calendar, in place of a rate, e.g. { "limit": 100000, "per": "month" }.',
     ),
-    timeZone: optional(timeZone).describe(
+    timeZone: maybe(timeZone).describe(
       'Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.',
     ),
-    capacity: optional(capacity).describe(
+    capacity: maybe(capacity).describe(
       "The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent, or burst if that is more.",
     ),
-    maxDelay: optional(duration).describe(
-      'Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.',
-    ),
-    burst: optional(burst).describe(
+    maxDelay: maybe(duration).describe('Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.'),
+    burst: maybe(burst).describe(
       'The cost units that may leave without spacing after idling, e.g. 10; one request when absent.',
     ),
-    grace: optional(duration).describe(
+    grace: maybe(duration).describe(
       'How late a release may be and still count from its slot, e.g. "20ms"; the longer of a period and 5 ms when absent, of four periods if the bucket is not the last of its stack.',
     ),
-    maxInFlight: optional(maxInFlight).describe(
-      'The most requests of one key in flight, e.g. 4; any number when absent.',
-    ),
+    maxInFlight: maybe(maxInFlight).describe('The most requests of one key in flight, e.g. 4; any number when absent.'),
     status: whole('a status for rejections', 'use a status from 400 to 599, e.g. 429', 400, 599)
       .prefault(429)
       .describe('The HTTP status of a rejection, e.g. 429.'),
     overflow: oneOf(['reject', 'fill', 'fair'], 'a choice for overflow')
       .prefault('reject')
       .describe('What a rejected request does to the bucket, e.g. "reject" (nothing).'),
-    blockFor: optional(wordOr(['drain'], span, wants('a time to block for', 'use e.g. "30s" or "drain"'))).describe(
+    blockFor: maybe(wordOr(['drain'], span, wants('a time to block for', 'use e.g. "30s" or "drain"'))).describe(
       'How long a key that overflows is rejected, e.g. "30s" or "drain".',
     ),
-    tiers: optional(
+    tiers: maybe(
       z.array(tier, {
         error: wantsSecret('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
       }),
     ).describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
-    limits: optional(limits).describe(
+    limits: maybe(limits).describe(
       'Limits of single keys, from a file or PostgreSQL, before those of tiers, e.g. { "file": "customers.csv" }.',
     ),
-    weight: optional(weight).describe('The share of a lane on a contended bucket, e.g. 2.'),
+    weight: maybe(weight).describe('The share of a lane on a contended bucket, e.g. 2.'),
     minShare: z
       .number({ error: minShareError })
       .min(0, { error: minShareError })

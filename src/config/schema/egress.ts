@@ -3,7 +3,7 @@ import { formatAuthority, readAuthority } from '../../http/authority.js'
 import { quote, quoteUrl, wants } from '../messages.js'
 import { EGRESS } from './address.js'
 import { egressOptions, optionsOf, settingsOf } from './upstream.js'
-import { object, optional, read, token } from './values.js'
+import { maybe, object, read, token } from './values.js'
 
 const REMEDY = 'use e.g. "api.example.com:443", "[2001:db8::1]:8080"'
 
@@ -32,7 +32,7 @@ const egressObject = object(
       .describe(
         `Where requests may go, e.g. ${EXAMPLE}; nowhere by default. Private addresses count only if they are listed themselves.`,
       ),
-    token: optional(token).describe(
+    token: maybe(token).describe(
       `What clients send in Proxy-Authorization, e.g. "\${SHAPER_TOKEN}"; needed unless "listen" is loopback.`,
     ),
     upstream: object(egressOptions, 'use e.g. { "learn": true }')

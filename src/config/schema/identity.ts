@@ -1,7 +1,7 @@
 /** Who a request is from: how its token is verified. */
 import * as z from 'zod'
 import { either, quoteUrl, wants, wantsSecret } from '../messages.js'
-import { duration, list, object, oneOf, oneOrMany, optional, read, report, text } from './values.js'
+import { duration, maybe, object, oneOf, oneOrMany, read, report, someOf, text } from './values.js'
 
 const ASYMMETRIC = [
   ...(['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512', 'Ed25519', 'EdDSA'] as const),
@@ -33,21 +33,21 @@ const url = read(text('a URL', JWKS), value => {
 const jwt = read(
   object(
     {
-      jwksUrl: optional(url).describe(`Where the public keys are read, ${JWKS.slice(4)}.`),
-      publicKey: optional(text('a public key', PEM)).describe(
+      jwksUrl: maybe(url).describe(`Where the public keys are read, ${JWKS.slice(4)}.`),
+      publicKey: maybe(text('a public key', PEM)).describe(
         'The public key in place of a URL: the name of a PEM file, e.g. "jwt.pem", or its text.',
       ),
-      secret: optional(z.string(SECRET).refine(value => value.length >= LEAST_SECRET, SECRET)).describe(
+      secret: maybe(z.string(SECRET).refine(value => value.length >= LEAST_SECRET, SECRET)).describe(
         `The secret that signs (HMAC) in place of a public key, e.g. "\${JWT_SECRET}".`,
       ),
-      issuer: optional(
+      issuer: maybe(
         oneOrMany(text('an issuer', ISSUER), `the list is empty; ${ISSUER}`, wants('an issuer', ISSUER)),
       ).describe(`What "iss" has to be, or one of a list, ${ISSUER.slice(4)}; anything when absent.`),
-      audience: optional(
+      audience: maybe(
         oneOrMany(text('an audience', AUDIENCE), `the list is empty; ${AUDIENCE}`, wants('an audience', AUDIENCE)),
       ).describe(`What "aud" has to have, or one of a list, ${AUDIENCE.slice(4)}; anything when absent.`),
-      algorithms: optional(
-        list(oneOf([...ASYMMETRIC, ...SYMMETRIC], 'an algorithm'), ALGORITHMS, 'use e.g. ["RS256"], or remove it'),
+      algorithms: maybe(
+        someOf(oneOf([...ASYMMETRIC, ...SYMMETRIC], 'an algorithm'), ALGORITHMS, 'use e.g. ["RS256"], or remove it'),
       ).describe('What tokens may be signed with, e.g. ["RS256"]; all of a public key, and HS256 of a secret.'),
       clockTolerance: duration.prefault('0s').describe('How far the clock of the issuer may be from ours, e.g. "5s".'),
     },

@@ -3,7 +3,7 @@
 import * as z from 'zod'
 import { quote, wants } from '../messages.js'
 import { rateError, readTimeZone, ZONE_REMEDY } from '../read-values.js'
-import { number, object, optional, rate, read, report } from './values.js'
+import { maybe, number, object, rate, read, report } from './values.js'
 
 export const MINUTES_PER_DAY = 1_440
 const TIMES = 'use "00:00" to "23:59"'
@@ -28,10 +28,10 @@ function formatTime(minute: number): string {
 
 const entry = object(
   {
-    from: optional(time(MINUTES_PER_DAY - 1, TIMES)).describe(
+    from: maybe(time(MINUTES_PER_DAY - 1, TIMES)).describe(
       'From when on this rate holds, in the time zone of the bucket, e.g. "22:00".',
     ),
-    to: optional(time(MINUTES_PER_DAY, `${TIMES}, or "24:00"`)).describe(
+    to: maybe(time(MINUTES_PER_DAY, `${TIMES}, or "24:00"`)).describe(
       'Until when this rate holds, on the next day if that is before "from", e.g. "06:00".',
     ),
     rate: rate.describe('The rate in this time, e.g. "50/s".'),

@@ -15,13 +15,13 @@ import {
   headers,
   type Issues,
   JSON_PATHS,
+  maybe,
   methodName,
   NOT_THIS_FORM,
   name,
   object,
   oneOf,
   oneOrMany,
-  optional,
   priority,
   read,
   readJsonPath,
@@ -104,30 +104,30 @@ const normalisation = oneOf(['case', 'slash', 'params'], 'what to ignore in a pa
 
 const match = object(
   {
-    path: optional(path).describe(
+    path: maybe(path).describe(
       'The path, "*" for any text, e.g. "/api/*"; or "~ " and a regular expression, e.g. "~ ^/v[0-9]+/".',
     ),
-    normalise: optional(
+    normalise: maybe(
       read(z.array(normalisation, { error: wants('a list', 'use e.g. ["case", "slash"]') }), list => {
         const twice = list.find((each, index) => list.indexOf(each) < index)
         if (twice !== undefined) throw new RangeError(`${quote(twice)} is listed twice; remove one`)
         return list
       }),
     ).describe('What to ignore in the path: upper and lower case, a slash at the end, ";a=b", e.g. ["case", "slash"].'),
-    method: optional(
+    method: maybe(
       oneOrMany(
         method,
         'the list is empty; use e.g. ["GET", "HEAD"]',
         wants('an HTTP method', 'use e.g. "POST" or ["GET", "HEAD"]'),
       ),
     ).describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
-    host: optional(host).describe(
+    host: maybe(host).describe(
       'The host asked for, in any case, "*" for any text, e.g. "api.example.com" or "*.example.com".',
     ),
-    header: optional(headers('headers to match', 'use e.g. { "x-plan": "gold" }')).describe(
+    header: maybe(headers('headers to match', 'use e.g. { "x-plan": "gold" }')).describe(
       'Headers and their values, "*" for any text, e.g. { "x-plan": "gold", "user-agent": "*bot*" }.',
     ),
-    ip: optional(
+    ip: maybe(
       oneOrMany(range, 'the list is empty; use e.g. ["10.0.0.0/8"]', wants('an address or CIDR', RANGES)),
     ).describe('The address of the client, or CIDRs, e.g. "10.0.0.0/8" or ["192.0.2.1", "2001:db8::/32"].'),
   },
@@ -238,8 +238,8 @@ const bucketCost = z.union(
           .describe(
             'What is reserved: "body/4" (bytes of the body), a path in the JSON body, or a number, e.g. "body/4".',
           ),
-        max: optional(jsonPath).describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
-        after: optional(answerPaths).describe(
+        max: maybe(jsonPath).describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
+        after: maybe(answerPaths).describe(
           'Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens". Of a list the first that is there counts.',
         ),
       },
@@ -253,15 +253,15 @@ const bucketCost = z.union(
 const costKeys = z
   .object(
     {
-      header: optional(z.string({ error: wants('a header name', 'use e.g. "x-cost"') })).describe(
+      header: maybe(z.string({ error: wants('a header name', 'use e.g. "x-cost"') })).describe(
         'The request header that tells the cost, e.g. "x-cost".',
       ),
-      min: optional(amount).describe(
+      min: maybe(amount).describe(
         'The least a header may say, e.g. 0.5; as "default" when absent. Less counts as this.',
       ),
-      max: optional(amount).describe('The most a header may say, e.g. 100; required with "header".'),
-      default: optional(amount).describe('The cost when nothing else says so, e.g. 1.').meta({ default: 1 }),
-      buckets: optional(
+      max: maybe(amount).describe('The most a header may say, e.g. 100; required with "header".'),
+      default: maybe(amount).describe('The cost when nothing else says so, e.g. 1.').meta({ default: 1 }),
+      buckets: maybe(
         z.record(z.string(), bucketCost, { error: wants('an object', `use e.g. ${BUCKET_COSTS}`) }),
       ).describe(`The cost in each bucket, e.g. ${BUCKET_COSTS}; 1 in the others.`),
     },
@@ -381,12 +381,12 @@ const deliver = object(
 
 export const route = object(
   {
-    name: optional(name).describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
+    name: maybe(name).describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
     match: match.prefault({}).describe('Which requests, e.g. { "path": "/api/*" }; all when absent.'),
     mode: oneOf(['shape', 'meter', 'off'], 'a mode')
       .prefault('shape')
       .describe('"shape" queues, "meter" only counts, "off" forwards untouched, e.g. "shape".'),
-    buckets: optional(
+    buckets: maybe(
       z.array(text('the name of a bucket', 'use e.g. "client"'), {
         error: wants('a list of bucket names', 'use e.g. ["client"]'),
       }),
@@ -397,7 +397,7 @@ export const route = object(
       .describe(
         'What a request adds, e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }.',
       ),
-    maxWait: optional(timerDuration).describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
+    maxWait: maybe(timerDuration).describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
     patience: wordOr(['auto', 'none'], timeout, wants('a patience', 'use e.g. "2s", "auto" or "none"'))
       .prefault('auto')
       .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
@@ -417,23 +417,23 @@ export const route = object(
         'Whether its requests leave first (0) or last (7), or { "header": true }: as trusted hops say, e.g. 3.',
       ),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
-    upstream: optional(upstream).describe(
+    upstream: maybe(upstream).describe(
       'This route\'s own upstream, e.g. "http://127.0.0.1:9001"; "gate:" forwards nothing, and answers 204 to a proxy that asks.',
     ),
-    gate: optional(
+    gate: maybe(
       object(
         {
-          rejectStatus: optional(whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)).describe(
+          rejectStatus: maybe(whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)).describe(
             'The status of rejections, e.g. 403, as auth_request of nginx understands only 401 and 403.',
           ),
-          passStatus: optional(z.literal([204, 200], { error: wants('a status', 'use 200 or 204') })).describe(
+          passStatus: maybe(z.literal([204, 200], { error: wants('a status', 'use 200 or 204') })).describe(
             'The status that lets a request pass, e.g. 200, as Envoy takes no other; 204 when absent.',
           ),
         },
         'use e.g. { "rejectStatus": 403 }',
       ),
     ).describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
-    deliver: optional(deliver).describe(
+    deliver: maybe(deliver).describe(
       'Store requests, answer 202 and send them in their turn, e.g. { "url": "postgres://127.0.0.1/shaper" }.',
     ),
     refuse: flag.prefault(false).describe('With "mode": "off": answer 404 and forward nothing, e.g. true.'),
@@ -444,7 +444,7 @@ export const route = object(
     appointments: flag
       .prefault(false)
       .describe('Keep room for rejected clients that come back in time with the ticket of their 429, e.g. true.'),
-    waitingPage: optional(waitingPage).describe(
+    waitingPage: maybe(waitingPage).describe(
       'What rejected browsers get: true, false or e.g. { "template": "wait.html" }; as at the top when absent.',
     ),
   },

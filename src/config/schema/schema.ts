@@ -11,11 +11,11 @@ import {
   bytes,
   count,
   flag,
-  list,
+  maybe,
   object,
   oneOf,
-  optional,
   report,
+  someOf,
   ticketKey,
   timeout,
   timerDuration,
@@ -67,7 +67,7 @@ const adminObject = object(
     listen: adminListen.describe(
       'Where the admin server listens, e.g. "127.0.0.1:9090", "unix:/run/shaper-admin.sock" or "systemd:admin".',
     ),
-    token: optional(token).describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
+    token: maybe(token).describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
   },
   'use e.g. { "listen": "127.0.0.1:9090" }',
 )
@@ -83,7 +83,7 @@ const admin = adminObject.superRefine((value, ctx) => {
 /** The configuration file. Its input type, defaults, messages and JSON Schema all come from here. */
 export const file = object(
   {
-    $schema: optional(z.string({ error: wants('the path of a JSON Schema', 'use "./shaper.schema.json"') })).describe(
+    $schema: maybe(z.string({ error: wants('the path of a JSON Schema', 'use "./shaper.schema.json"') })).describe(
       'Lets editors check this file, e.g. "./shaper.schema.json".',
     ),
     listen: listenSchema
@@ -91,7 +91,7 @@ export const file = object(
       .describe(
         'Where to listen, e.g. "0.0.0.0:8080", "unix:/run/shaper.sock" or "systemd", also several; port 0 takes any free port.',
       ),
-    upstream: optional(upstream).describe(
+    upstream: maybe(upstream).describe(
       'Where to forward, e.g. "http://127.0.0.1:9000" or "echo:"; "gate:" answers a proxy that asks.',
     ),
     trustProxy: trustProxy
@@ -103,26 +103,26 @@ export const file = object(
     buckets: buckets
       .prefault({})
       .describe('The limits by name, e.g. { "client": { "key": "ip", "rate": "5/s", "capacity": 10 } }.'),
-    routes: optional(
-      list(
+    routes: maybe(
+      someOf(
         route,
         wants('a list of routes', 'use e.g. [{ "buckets": ["client"] }]'),
         'add e.g. { "buckets": ["client"] }, or remove "routes"',
       ),
     ).describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
     limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
-    admin: optional(admin).describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
-    ticketKeys: optional(
-      list(
+    admin: maybe(admin).describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    ticketKeys: maybe(
+      someOf(
         ticketKey,
         wants('a list of keys', `use e.g. ["\${SHAPER_TICKET_KEY}"]`),
         `use e.g. ["\${SHAPER_TICKET_KEY}"], or remove it`,
       ),
     ).describe(`What signs tickets; the first signs, all are accepted, e.g. ["\${SHAPER_TICKET_KEY}"].`),
-    egress: optional(egress).describe(
+    egress: maybe(egress).describe(
       'Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.',
     ),
-    identity: optional(identity).describe(
+    identity: maybe(identity).describe(
       'How the keys "jwt:CLAIM" are verified, e.g. { "jwt": { "jwksUrl": "https://..." } }.',
     ),
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),

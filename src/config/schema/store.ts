@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { quote, type RefusedValue, wants } from '../messages.js'
 import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type UrlReader } from '../store-url.js'
-import { list, object, oneOf, optional, read, report, text, timeout, whole } from './values.js'
+import { maybe, object, oneOf, read, report, someOf, text, timeout, whole } from './values.js'
 
 const FORMS = 'use "memory", or an object with "type": "memory", "redis" or "postgres"'
 const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
@@ -31,7 +31,7 @@ const shared = {
     .describe(
       'What to do without the store, e.g. "local" (a share of the rates), "closed" (reject), "open" (forward).',
     ),
-  instances: optional(whole('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', 1, 10_000)).describe(
+  instances: maybe(whole('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', 1, 10_000)).describe(
     'How many processes share the store at least, for a start without it, e.g. 3.',
   ),
 }
@@ -41,10 +41,10 @@ const table = checked(readTable)
 const redisObject = object(
   {
     type: z.literal('redis').describe('The kind of store, e.g. "redis".'),
-    url: optional(redisUrl).describe(
+    url: maybe(redisUrl).describe(
       'One server, e.g. "redis://127.0.0.1:6379", or "redis+sentinel://10.0.0.1:26379/mymaster".',
     ),
-    cluster: optional(list(redisNode, wants('a list of URLs', NODES), NODES)).describe(
+    cluster: maybe(someOf(redisNode, wants('a list of URLs', NODES), NODES)).describe(
       'Some nodes of a cluster, instead of url, e.g. ["redis://10.0.0.1:6379"].',
     ),
     prefix: text('a prefix', 'use e.g. "shaper:"').prefault('shaper:').describe('Before every key, e.g. "shaper:".'),
@@ -68,7 +68,7 @@ const postgresObject = object(
 const memoryObject = object(
   {
     type: z.literal('memory').describe('The kind of store, e.g. "memory".'),
-    file: optional(text('a file', 'use e.g. "/var/lib/shaper/levels.json"')).describe(
+    file: maybe(text('a file', 'use e.g. "/var/lib/shaper/levels.json"')).describe(
       'Where levels are kept over restarts, e.g. "/var/lib/shaper/levels.json".',
     ),
   },

@@ -12,13 +12,13 @@ import {
   bytes,
   count,
   flag,
-  list,
+  maybe,
   NOT_THIS_FORM,
   object,
   oneOf,
-  optional,
   read,
   report,
+  someOf,
   text,
   timeout,
   timerDuration,
@@ -31,7 +31,7 @@ const urlError = ({ input }: RefusedValue) =>
 
 const url = read(z.string({ error: urlError }), parseUpstreamUrl)
 const status = whole('a status', 'use a status from 400 to 599, e.g. 503', 400, 599)
-const statuses = list(status, wants('a list of statuses', 'use e.g. [429, 503]'), 'use e.g. [429, 503]')
+const statuses = someOf(status, wants('a list of statuses', 'use e.g. [429, 503]'), 'use e.g. [429, 503]')
 
 /** The upstream is tried again after this time, even if its Retry-After is longer. */
 const LONGEST_PAUSE = '60s'
@@ -72,14 +72,14 @@ const breaker = z.union([breakerObject, z.literal(false)], {
   error: wants('an object or false', 'use e.g. { "failures": 5, "hold": "5s" } or false'),
 })
 
-const ca = optional(text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')).describe(
+const ca = maybe(text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')).describe(
   'PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".',
 )
-const servername = optional(text('a server name', 'use e.g. "api.example.com"')).describe(
+const servername = maybe(text('a server name', 'use e.g. "api.example.com"')).describe(
   'The name to expect in the certificate, e.g. "api.example.com".',
 )
 const ownFile = (what: string, example: string) =>
-  optional(text(`the path of ${what}`, `use e.g. "${example}"`)).describe(
+  maybe(text(`the path of ${what}`, `use e.g. "${example}"`)).describe(
     `PEM file of ${what} that the upstream asks for, e.g. "${example}".`,
   )
 
@@ -98,16 +98,16 @@ const tls = object(
 })
 
 const options = {
-  profile: optional(oneOf(PROFILE_NAMES, 'a profile')).describe(
+  profile: maybe(oneOf(PROFILE_NAMES, 'a profile')).describe(
     'Whose API it is: buckets, learn and pauseOn as its provider states them, e.g. "github".',
   ),
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
     .describe('The Host header the upstream sees, e.g. "upstream" for outside APIs.'),
-  maxInFlight: optional(count('a number of requests', 100)).describe(
+  maxInFlight: maybe(count('a number of requests', 100)).describe(
     'The most requests under way at once, e.g. 100; no bound when absent.',
   ),
-  connections: optional(count('a number of connections', 100)).describe(
+  connections: maybe(count('a number of connections', 100)).describe(
     'The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.',
   ),
   keepAlive: z
@@ -137,22 +137,22 @@ const options = {
   breaker: breaker
     .prefault({})
     .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
-  adapt: optional(adapt).describe(
+  adapt: maybe(adapt).describe(
     'Finds the rate that the upstream can take, e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" } }.',
   ),
-  warmUp: optional(timeout).describe(
+  warmUp: maybe(timeout).describe(
     'How long the rate climbs from a tenth after a failure or a pause, e.g. "10s"; at once when absent.',
   ),
-  pauseOn: optional(pauseOn).describe(
+  pauseOn: maybe(pauseOn).describe(
     'Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.',
   ),
-  retry: optional(retry).describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
+  retry: maybe(retry).describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
   via: flag.prefault(true).describe('Whether requests carry Via, by which one that comes back is known, e.g. false.'),
   http2: flag
     .prefault(false)
     .describe('Whether requests go over HTTP/2, e.g. true for gRPC; over TLS where it is https.'),
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
-  resource: optional(text('the name of a resource', 'use e.g. "search"')).describe(
+  resource: maybe(text('the name of a resource', 'use e.g. "search"')).describe(
     'In which of the limits of its URL the requests count, e.g. "search"; pauses and learnt rates are its own.',
   ),
 }
@@ -171,13 +171,13 @@ const SERVERS = 'use e.g. ["http://10.0.0.1:9000", "http://10.0.0.2:9000"]'
 const RESOLVER = 'use e.g. ["10.0.0.2:53"]'
 const resolverError = wants('the address of a DNS server', 'use e.g. "10.0.0.2:53" or "[fd00::2]:53"')
 const ofDns = {
-  dns: optional(
+  dns: maybe(
     z.union([z.literal(true), z.literal('srv')], { error: wants('a way to follow DNS', 'use true or "srv"') }),
   ).describe(
     'Each address of the name is a server, followed within its time to live, e.g. true; "srv": its SRV records.',
   ),
-  resolver: optional(
-    list(
+  resolver: maybe(
+    someOf(
       z
         .string({ error: resolverError })
         .refine(value => isIP(readAuthority(value)?.host ?? '') !== 0, { error: resolverError }),
@@ -234,7 +234,7 @@ const health = object(
       .describe('What is asked of each server, e.g. "/healthz".'),
     interval: timeout.prefault('2s').describe('From one check to the next, e.g. "2s".'),
     timeout: timeout.prefault('1s').describe('How long an answer may take, e.g. "1s".'),
-    status: list(
+    status: someOf(
       whole('a status', 'use a status from 200 to 599, e.g. 200', 200, 599),
       wants('a list of statuses', 'use e.g. [200, 204]'),
       'use e.g. [200]',
@@ -263,18 +263,16 @@ const pick = z.union(
 )
 
 const ofServers = {
-  servers: optional(list(server, wants('a list of servers', SERVERS), SERVERS)).describe(
+  servers: maybe(someOf(server, wants('a list of servers', SERVERS), SERVERS)).describe(
     'Several servers behind one queue, in place of `url`, e.g. ["http://10.0.0.1:9000", "unix:/run/app.sock"].',
   ),
-  pick: optional(pick).describe(
-    'Which server takes the next request, e.g. "round-robin"; "least-in-flight" when absent.',
-  ),
-  health: optional(health).describe('Asks each server regularly whether it is well, e.g. { "path": "/healthz" }.'),
+  pick: maybe(pick).describe('Which server takes the next request, e.g. "round-robin"; "least-in-flight" when absent.'),
+  health: maybe(health).describe('Asks each server regularly whether it is well, e.g. { "path": "/healthz" }.'),
 }
 
 const upstreamObject = object(
   {
-    url: optional(url).describe('Where to forward, e.g. "http://127.0.0.1:9000" or "unix:/run/app.sock".'),
+    url: maybe(url).describe('Where to forward, e.g. "http://127.0.0.1:9000" or "unix:/run/app.sock".'),
     ...ofServers,
     ...ofDns,
     ...options,

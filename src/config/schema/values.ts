@@ -58,7 +58,7 @@ export function report(issues: Pick<Issues, 'issues'>, key: PropertyKey, message
 }
 
 /** At least one. @param example what to write in place of an empty list */
-export function list<S extends z.ZodType>(item: S, error: typeof rateError, example: string) {
+export function someOf<S extends z.ZodType>(item: S, error: typeof rateError, example: string) {
   return z.array(item, { error }).min(1, { error: `the list is empty; ${example}` })
 }
 
@@ -77,7 +77,7 @@ export function oneOrMany<S extends z.ZodType>(item: S, empty: string, error: ty
 }
 
 /** A key that may be absent, and then is. */
-export const optional = z.exactOptional
+export const maybe = z.exactOptional
 
 /** An object. Each unknown key is one line of the message. `complain` is for a value that is no object. */
 export function object<S extends z.core.$ZodLooseShape>(
