@@ -65,11 +65,6 @@ interface LearntWaits {
   readonly service: number | undefined
 }
 
-export interface StoreMetrics {
-  storeAnswered(ms: number): void
-  storeFailed(): void
-}
-
 type Value<Label extends string> = readonly [labels: Partial<Record<Label, string>>, value: number]
 type Values<Label extends string> = () => Iterable<Value<Label>>
 type RouteValues = (route: RouteTally) => Iterable<Value<string>>
@@ -93,7 +88,7 @@ export function cpuSeconds(): number {
   return (user + system) / 1e6
 }
 
-export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finished' | 'settled'> {
+export class Metrics implements Pick<Observer, 'released' | 'finished' | 'settled'> {
   readonly #registry = new Registry()
   readonly #waits: Histogram<'route'>
   readonly #priorityWaits: Histogram<'priority'>
@@ -374,7 +369,11 @@ export class ProgramMetrics {
   }
 }
 
-export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: StoreMetrics): Store {
+export function timedStore(
+  store: Store,
+  { now }: Pick<Clock, 'now'>,
+  metrics: Pick<Metrics, 'storeAnswered' | 'storeFailed'>,
+): Store {
   return wrapped(
     () => store,
     run => {

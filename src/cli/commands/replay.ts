@@ -109,20 +109,15 @@ function unwritable(file: string, error: unknown): CommandError {
   return new CommandError(`${JSON.stringify(file)} cannot be written (${code}); name a file that can, with --html FILE`)
 }
 
-interface Bar {
-  show(bytes: number, lines: number): void
-  clear(): void
-}
-
 /** A progress line: a share of the bytes, or for standard input the bytes read. */
-function createBar(logs: readonly string[], out: NodeJS.WriteStream): Bar {
+function createBar(logs: readonly string[], out: NodeJS.WriteStream) {
   const sizeOf = (log: string): number => statSync(log, { throwIfNoEntry: false })?.size ?? 0
   const total = logs.reduce((sum, log) => sum + (log === STDIN ? Number.NaN : sizeOf(log)), 0)
   const began = performance.now()
   let shownAt = began
   let shown = false
   return {
-    show(bytes, lines) {
+    show(bytes: number, lines: number): void {
       const now = performance.now()
       if (now - shownAt < PROGRESS_MS) return
       shownAt = now
@@ -135,7 +130,7 @@ function createBar(logs: readonly string[], out: NodeJS.WriteStream): Bar {
       const speed = Math.round(lines / ((now - began) / 1_000) / 1_000)
       out.write(`\r${bar}, ${(lines / 1e6).toFixed(1)} M lines, ${speed} k/s\x1b[K`)
     },
-    clear() {
+    clear(): void {
       if (shown) out.write('\r\x1b[K')
     },
   }

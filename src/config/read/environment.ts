@@ -6,14 +6,8 @@ export type Environment = Readonly<Record<string, string | undefined>>
 /** What is left of a variable without braces, e.g. `$HOST`. */
 const BARE = /\$([A-Z]\w*)/
 
-interface Substituted {
-  readonly value: unknown
-  readonly findings: Finding[]
-  readonly warnings: Finding[]
-}
-
 /** Replaces `${NAME}`. An unset variable is a finding, as is `$NAME`: where it may be meant as text, a warning. */
-export function substitute(raw: unknown, env: Environment): Substituted {
+export function substitute(raw: unknown, env: Environment) {
   const findings: Finding[] = []
   const warnings: Finding[] = []
 

@@ -295,11 +295,6 @@ export interface LeavingCounts {
   givenUp: number
 }
 
-interface Waiting {
-  readonly ticket: Ticket
-  readonly leavesAt: number
-}
-
 /**
  * Clients that all wait equally long for their answers and then leave. A log does not say who would have left.
  *
@@ -311,7 +306,7 @@ export class LeavingClients {
   readonly counts: LeavingCounts = { inTime: 0, late: 0, left: 0, givenUp: 0 }
   readonly #options: LeavingOptions
   /** In the order in which their clients leave: all wait equally long. Those before `#first` are over. */
-  #waiting: Waiting[] = []
+  #waiting: { readonly ticket: Ticket; readonly leavesAt: number }[] = []
   #first = 0
   #planned = false
 
