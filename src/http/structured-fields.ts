@@ -3,6 +3,7 @@
  * any of its kind reads as an empty list or dictionary.
  */
 import { type BareItem, type Dictionary, type List, parseDictionary, parseList, Token } from 'structured-headers'
+import { orElse } from '../core/structures/or-else.js'
 
 /** A bare item as rate limit fields use them. Undefined: it is absent, or a list. */
 export type Bare = BareItem | undefined
@@ -22,11 +23,7 @@ export function dictionaryOf(field: string | undefined, longest = LONGEST_LIST):
 
 function parse<T>(read: (field: string) => T, field: string | undefined, longest: number): T | undefined {
   if (field === undefined || field.length > longest) return undefined
-  try {
-    return read(/[ \t];/.test(field) ? field.replace(STRINGS_AND_SPACE, '$1') : field)
-  } catch {
-    return undefined
-  }
+  return orElse(() => read(/[ \t];/.test(field) ? field.replace(STRINGS_AND_SPACE, '$1') : field), undefined)
 }
 
 /** Space before a semicolon, which the RFC forbids and some write, and strings, in which it stays. */

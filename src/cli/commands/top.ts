@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DryRunSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
 import { ConfigError, type Problem } from '../../config/load.js'
+import { orElse } from '../../core/structures/or-else.js'
 import { durationText, parseDuration } from '../../core/units.js'
 import type { Terminal } from '../command.js'
 import { aligned, cellText, decimal } from '../text.js'
@@ -158,12 +159,7 @@ export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlag
   }
   const url = adminUrl(admin)
   if (url === undefined) refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
-  let ms = 0
-  try {
-    ms = parseDuration(interval)
-  } catch {
-    ms = Number.NaN
-  }
+  const ms = orElse(() => parseDuration(interval), Number.NaN)
   if (!(ms >= LEAST_INTERVAL))
     refuse('--interval', interval, `is not a time of at least ${LEAST_INTERVAL}ms; use e.g. 1s`)
   if (count !== undefined && !/^[1-9]\d{0,8}$/.test(count))

@@ -9,6 +9,7 @@ import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { isatty } from 'node:tty'
 import pino, { type DestinationStream, type Logger } from 'pino'
+import { orElse } from '../../core/structures/or-else.js'
 import type { LogChoice } from '../command.js'
 import { createPrettyPrinter } from './pretty.js'
 
@@ -155,11 +156,8 @@ function openPipe(): Socket | undefined {
 /** Opens a terminal again without blocking. Anything else stays as it is. */
 function openTerminal(): number {
   if (!isatty(STDERR)) return STDERR
-  try {
-    return openSync(`/proc/self/fd/${STDERR}`, constants.O_WRONLY | constants.O_NONBLOCK | constants.O_NOCTTY)
-  } catch {
-    return STDERR
-  }
+  const mode = constants.O_WRONLY | constants.O_NONBLOCK | constants.O_NOCTTY
+  return orElse(() => openSync(`/proc/self/fd/${STDERR}`, mode), STDERR)
 }
 
 function tryWrite(file: number, bytes: Buffer): Buffer {

@@ -34,7 +34,7 @@ export function readTimestamp(text: string): Timestamp | undefined {
 /** @param civil year, month from 1, day, hour, minute and second, in the time zone `zone` */
 function timestampOf(civil: readonly string[], zone: string, fraction: string | undefined): Timestamp | undefined {
   const [year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0] = civil.map(Number)
-  const isDate = month >= 1 && month <= 12 && day >= 1 && day <= daysIn(year, month)
+  const isDate = month >= 1 && month <= 12 && new Date(Date.UTC(year, month - 1, day)).getUTCDate() === day
   // 60 is a leap second, and counts as the second after it.
   if (!isDate || year < 100 || hour > 23 || minute > 59 || second > MOST_SECONDS) return undefined
   const [, sign = '+', hours = '0', minutes = '0'] = /^([+-])(\d\d):?(\d\d)$/.exec(zone) ?? []
@@ -42,11 +42,6 @@ function timestampOf(civil: readonly string[], zone: string, fraction: string | 
   const shift = (Number(hours) * 60 + Number(minutes)) * 60 * (sign === '-' ? -1 : 1)
   const utc = Date.UTC(year, month - 1, day, hour, minute, second) / 1_000
   return { second: utc - shift, fraction: fractionOf(fraction) }
-}
-
-function daysIn(year: number, month: number): number {
-  if (month === 2) return year % 4 === 0 && (year % 100 !== 0 || year % 400 === 0) ? 29 : 28
-  return [4, 6, 9, 11].includes(month) ? 30 : 31
 }
 
 function sinceEpoch(text: string): Timestamp {

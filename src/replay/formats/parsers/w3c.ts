@@ -6,6 +6,7 @@
  * - IIS separates columns by a space and writes a plus for a space. `time-taken` is ms.
  * - CloudFront separates columns by a tab and encodes characters as in a URL. `time-taken` is seconds.
  */
+import { orElse } from '../../../core/structures/or-else.js'
 import { type FieldNames, type FieldUse, msOfUnit } from '../format-names.js'
 import { type BadLine, DIRECTIVE, firstAddress, lineText, TextLineParser, unlessMissing } from '../line-parser.js'
 import { readTimestamp, type Timestamp } from '../timestamp.js'
@@ -128,11 +129,7 @@ export class W3cParser extends TextLineParser {
 
   #decoded(text: string): string {
     if (this.format === 'w3c') return text.replaceAll('+', ' ')
-    try {
-      return decodeURIComponent(text)
-    } catch {
-      return text
-    }
+    return orElse(() => decodeURIComponent(text), text)
   }
 }
 
