@@ -1,7 +1,7 @@
 /** A canvas as sharp as the screen, and the colours of the style sheet. */
 import { byId, count, make, percent, perSecond, put, timeOfDay } from './format.js'
 import { SPAN } from './history.js'
-import { ask, scope } from './stream.js'
+import { load, scope } from './stream.js'
 
 const COLOURS = ['card', 'ink', 'muted', 'line', 'glass', 'arrivals', 'water', 'deep', 'released', 'rejected', 'bad']
 let colours
@@ -274,13 +274,9 @@ export function showHour(bucket) {
 async function loadHour(query) {
   if (query !== hourAsked.query) hour = undefined
   hourAsked = { at: performance.now(), query }
-  try {
-    const answer = await ask(`history${query}`)
-    if (!answer.ok || hourAsked.query !== query) return
-    hour = await answer.json()
-  } catch {
-    // The connection is lost, and the page says so.
-  }
+  const { value } = await load(`history${query}`)
+  if (hourAsked.query !== query) return
+  hour = value ?? hour
   drawHour()
 }
 

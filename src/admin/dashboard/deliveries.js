@@ -1,7 +1,7 @@
 /** Stored requests: how many wait, and the latest dead letters with what failed. */
 import { byId, count, duration, make, put } from './format.js'
 import { fillTable, toast } from './lists.js'
-import { ask } from './stream.js'
+import { load } from './stream.js'
 
 /** How often they are asked for, in ms. They are counted as often. */
 const EVERY = 10_000
@@ -13,12 +13,8 @@ export async function fillDeliveries(routes) {
   byId('deliveries-card').hidden = !areUsed
   if (!areUsed || performance.now() - askedAt < EVERY) return
   askedAt = performance.now()
-  try {
-    const answer = await ask('deliveries?state=dead&counts')
-    if (answer.ok) show(await answer.json())
-  } catch {
-    // Asked again later.
-  }
+  const { value } = await load('deliveries?state=dead&counts')
+  if (value) show(value)
 }
 
 function show({ counts, deliveries }) {
@@ -57,12 +53,8 @@ function action({ cells }, id, { text, method, path, done }) {
   button.type = 'button'
   button.setAttribute('aria-label', `${text} ${id}`)
   button.onclick = async () => {
-    try {
-      const answer = await ask(path, { method, headers: { 'content-type': 'application/json' } })
-      toast(answer.ok ? `${id} ${done}` : `${id}: status ${answer.status}`)
-    } catch {
-      toast(`${id}: no answer`)
-    }
+    const { fault } = await load(path, { method, headers: { 'content-type': 'application/json' } })
+    toast(fault === undefined ? `${id} ${done}` : `${id}: ${fault}`)
     askedAt = -Infinity
   }
   return button

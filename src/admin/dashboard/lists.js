@@ -18,7 +18,7 @@ import {
   setShare,
   timeOfDay,
 } from './format.js'
-import { ask, scope } from './stream.js'
+import { load, scope } from './stream.js'
 
 const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused', 'accepted']
 
@@ -300,12 +300,8 @@ function outcome(key, { forgotten, waiting, level, lastWaitMs }) {
 }
 
 async function reset({ bucket, key }) {
-  try {
-    const answer = await ask(pathOf({ bucket, key }), { method: 'DELETE' })
-    toast(answer.ok ? outcome(key, await answer.json()) : `${keyName(key)} could not be reset: status ${answer.status}`)
-  } catch {
-    toast(`${keyName(key)} could not be reset: no answer`)
-  }
+  const { value, fault } = await load(pathOf({ bucket, key }), { method: 'DELETE' })
+  toast(value ? outcome(key, value) : `${keyName(key)} could not be reset: ${fault}`)
 }
 
 byId('reset-no').addEventListener('click', () => byId('reset').close())
@@ -338,15 +334,11 @@ export function askKey(bucket, key) {
 async function refreshPanel() {
   clearTimeout(panelTimer)
   const asked = panelKey
-  try {
-    const answer = await ask(pathOf(asked))
-    if (asked !== panelKey || !byId('key-panel').open) return
-    if (answer.ok) fillPanel(await answer.json())
-    else put(byId('key-state'), `No answer: status ${answer.status}`)
-  } catch {
-    put(byId('key-state'), 'No answer; trying again')
-  }
-  if (asked === panelKey && byId('key-panel').open) panelTimer = setTimeout(refreshPanel, PANEL_EVERY)
+  const { value, fault } = await load(pathOf(asked))
+  if (asked !== panelKey || !byId('key-panel').open) return
+  panelTimer = setTimeout(refreshPanel, PANEL_EVERY)
+  if (value) fillPanel(value)
+  else put(byId('key-state'), `Not known: ${fault}; trying again`)
 }
 
 function blockOf({ blockedMs }) {
@@ -409,17 +401,12 @@ function fillRecent(recent) {
 
 async function setOverride(change) {
   const asked = panelKey
-  try {
-    const answer = await ask(pathOf(asked), {
-      method: 'PUT',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(change),
-    })
-    const said = answer.ok ? '' : `${answer.status}: ${(await answer.json()).detail}`
-    if (asked === panelKey) put(byId('key-note'), said)
-  } catch {
-    put(byId('key-note'), 'No answer')
-  }
+  const { detail = '' } = await load(pathOf(asked), {
+    method: 'PUT',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(change),
+  })
+  if (asked === panelKey) put(byId('key-note'), detail)
   void refreshPanel()
 }
 
@@ -481,12 +468,8 @@ let overridesAskedAt = -Infinity
 export async function askOverrides() {
   if (performance.now() - overridesAskedAt < OVERRIDES_EVERY) return
   overridesAskedAt = performance.now()
-  try {
-    const answer = await ask('overrides')
-    if (answer.ok) fillOverrides((await answer.json()).overrides)
-  } catch {
-    // Asked again later.
-  }
+  const { value } = await load('overrides')
+  if (value) fillOverrides(value.overrides)
 }
 
 byId('find').addEventListener('submit', async event => {
@@ -494,13 +477,9 @@ byId('find').addEventListener('submit', async event => {
   const sought = byId('find-text').value.trim()
   if (sought === '') return
   put(byId('found-note'), 'Looking …')
-  try {
-    const answer = await ask(`buckets?q=${encodeURIComponent(sought)}`)
-    if (answer.ok) showFound(await answer.json())
-    else put(byId('found-note'), `No answer: status ${answer.status}`)
-  } catch {
-    put(byId('found-note'), 'No answer')
-  }
+  const { value, fault } = await load(`buckets?q=${encodeURIComponent(sought)}`)
+  if (value) showFound(value)
+  else put(byId('found-note'), `Not known: ${fault}`)
 })
 
 byId('find').addEventListener('reset', () => {

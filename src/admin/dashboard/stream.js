@@ -45,10 +45,22 @@ export const token = {
 }
 
 /** Fetches a path relative to the page, with the token if there is one. */
-export function ask(path, options = {}) {
+function ask(path, options = {}) {
   const value = token.get()
   const headers = { ...options.headers, ...(value !== undefined && { authorization: `Bearer ${value}` }) }
   return fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' })
+}
+
+/** Asks for JSON. `value` is the answer. Without one `fault` says why, and `detail` what the server says of it. */
+export async function load(path, options) {
+  try {
+    const answer = await ask(path, options)
+    if (answer.ok) return { value: await answer.json() }
+    const { detail = '' } = await answer.json().catch(() => ({}))
+    return { fault: `status ${answer.status}`, detail: `${answer.status}: ${detail}` }
+  } catch {
+    return { fault: 'no answer', detail: 'No answer' }
+  }
 }
 
 /** Yields the data of the events called `name` out of a stream of bytes (HTML Living Standard, 9.2.6). */
