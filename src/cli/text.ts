@@ -65,7 +65,8 @@ export function listedRate(rate: number | null, quotaEnds?: string): string {
 }
 
 /** Rows as lines with aligned columns, two spaces apart. */
-export function aligned(rows: readonly string[][]): string[] {
+export function aligned(cells: readonly (readonly (string | number)[])[]): string[] {
+  const rows = cells.map(row => row.map(String))
   const widths = rows[0]!.map((_, column) => Math.max(...rows.map(row => row[column]!.length)))
   return rows.map(row =>
     row

@@ -43,7 +43,7 @@ export async function runDeliveries(
       each.id,
       each.route,
       each.state,
-      String(each.attempts),
+      each.attempts,
       each.createdAt,
       cellText(each.error?.detail ?? '', LONGEST),
     ])

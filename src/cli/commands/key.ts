@@ -100,7 +100,7 @@ function recentLines({ recent }: KeyState): string[] {
       new Date(at).toISOString(),
       cellText(route),
       reason === undefined ? outcome : `${outcome}: ${reason}${bucket ? ` of ${bucket}` : ''}`,
-      String(status),
+      status,
       durationText(waitMs),
       upstreamMs === undefined ? '' : durationText(upstreamMs),
     ])
@@ -113,7 +113,7 @@ function searchLines({ buckets }: KeySearch): string[] {
       name,
       cellText(key, LONGEST),
       `${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`,
-      String(waiting),
+      waiting,
       listedWait(predictedWaitMs, heldBy),
     ]),
   )

@@ -50,9 +50,9 @@ function outcomes(report: ReplayReport): string[] {
 function outcomeLines({ requests, atOnce, delayed, rejected, expired, wait }: ReplayReport): string[] {
   const waits = `  wait p50 ${durationText(wait.p50)}, p90 ${durationText(wait.p90)}, p99 ${durationText(wait.p99)}, max ${durationText(wait.max)}`
   return aligned([
-    ['admitted at once', String(atOnce), share(atOnce, requests), ''],
-    ['delayed', String(delayed), share(delayed, requests), delayed > 0 ? waits : ''],
-    ['rejected', String(rejected), share(rejected, requests), expired > 0 ? `  ${expired} of them after maxWait` : ''],
+    ['admitted at once', atOnce, share(atOnce, requests), ''],
+    ['delayed', delayed, share(delayed, requests), delayed > 0 ? waits : ''],
+    ['rejected', rejected, share(rejected, requests), expired > 0 ? `  ${expired} of them after maxWait` : ''],
   ])
 }
 
@@ -61,13 +61,7 @@ function agentLines({ agents }: ReplayReport): string[] {
     ['by user agent', 'requests', 'delayed', 'rejected', ''],
     ...Object.entries(agents)
       .filter(([, { requests }]) => requests > 0)
-      .map(([name, { requests, delayed, rejected }]) => [
-        name,
-        String(requests),
-        String(delayed),
-        String(rejected),
-        share(rejected, requests),
-      ]),
+      .map(([name, { requests, delayed, rejected }]) => [name, requests, delayed, rejected, share(rejected, requests)]),
   ])
 }
 
@@ -79,18 +73,10 @@ function clientLines({ clients }: ReplayReport): string[] {
     summary,
     ...aligned([
       ['client', 'agent', 'requests', 'delayed', 'rejected', '', 'mean wait', 'longest'],
-      ...hardest
-        .slice(0, LISTED)
-        .map(({ client, agent, requests, delayed, rejected, meanWait, maxWait }) => [
-          client,
-          agent,
-          String(requests),
-          String(delayed),
-          String(rejected),
-          share(rejected, requests),
-          delayed > 0 ? durationText(meanWait) : '-',
-          delayed > 0 ? durationText(maxWait) : '-',
-        ]),
+      ...hardest.slice(0, LISTED).map(({ client, agent, requests, delayed, rejected, ...times }) => {
+        const waits = [times.meanWait, times.maxWait].map(wait => (delayed > 0 ? durationText(wait) : '-'))
+        return [client, agent, requests, delayed, rejected, share(rejected, requests), ...waits]
+      }),
     ]),
     ...(hardest.length > LISTED ? [`... ${hardest.length - LISTED} more with --json`] : []),
   ]
@@ -122,10 +108,7 @@ function recommendedLines({
 }
 
 function leavingLines({ patience, service, kept, givenUp }: LeavingReport): string[] {
-  const row = (title: string, of: (outcomes: LeavingOutcomes) => number): string[] => {
-    const all = [kept, givenUp].map(of)
-    return [title, ...all.map(String)]
-  }
+  const row = (title: string, of: (outcomes: LeavingOutcomes) => number) => [title, of(kept), of(givenUp)]
   const forNobody = ({ inTime, late }: LeavingOutcomes): string => share(late, inTime + late)
   return [
     `if clients leave after ${durationText(patience)}, and answers take ${service === undefined ? 'no time' : `${durationText(service)} (90th percentile in the log)`}:`,
@@ -185,19 +168,19 @@ function at({ at }: PeakReport): string {
 }
 
 export function diffLines({ a, b, clients }: DiffReport): string[] {
-  const row = (title: string, of: (report: ReplayReport) => string): string[] => [title, of(a), of(b)]
+  const row = (title: string, of: (report: ReplayReport) => string | number) => [title, of(a), of(b)]
   const { changed } = clients
   return [
     ...aligned([
       ['', a.limits.name, b.limits.name],
-      row('requests', ({ requests }) => String(requests)),
+      row('requests', ({ requests }) => requests),
       row('admitted at once', ({ atOnce, requests }) => `${atOnce} (${share(atOnce, requests)})`),
       row('delayed', ({ delayed, requests }) => `${delayed} (${share(delayed, requests)})`),
       row('rejected', ({ rejected, requests }) => `${rejected} (${share(rejected, requests)})`),
       row('wait p50', ({ wait }) => durationText(wait.p50)),
       row('wait p99', ({ wait }) => durationText(wait.p99)),
       row('longest wait', ({ wait }) => durationText(wait.max)),
-      row('most in a second', ({ upstream }) => String(upstream.after.releases)),
+      row('most in a second', ({ upstream }) => upstream.after.releases),
     ]),
     '',
     `clients: ${clients.newlyRejected} newly rejected, ${clients.noLongerRejected} no longer; ` +
@@ -211,7 +194,7 @@ export function diffLines({ a, b, clients }: DiffReport): string[] {
             .map(({ client, agent, requests, a, b }) => [
               client,
               agent,
-              String(requests),
+              requests,
               `${a.rejected} -> ${b.rejected}`,
               `${a.delayed} -> ${b.delayed}`,
               `${durationText(a.maxWait)} -> ${durationText(b.maxWait)}`,

@@ -123,20 +123,14 @@ export function dryRunTable({ at, dryRun }: Snapshot): string[] {
     '',
     ...aligned([
       ['agents', 'would reject', 'would delay'],
-      ...kinds.map(([name, counts]) => [name, String(counts.would_reject), String(counts.would_delay)]),
+      ...kinds.map(([name, counts]) => [name, counts.would_reject, counts.would_delay]),
     ]),
     '',
     ...aligned([
       ['route', 'bucket', 'key', 'agent', 'would reject', 'would delay', 'longest'],
-      ...keys.map(hit => [
-        hit.route,
-        hit.bucket,
-        cellText(hit.key),
-        hit.agent,
-        String(hit.wouldReject),
-        String(hit.wouldDelay),
-        durationText(hit.longestWait),
-      ]),
+      ...keys.map(({ route, bucket, key, agent, wouldReject, wouldDelay, longestWait }) => {
+        return [route, bucket, cellText(key), agent, wouldReject, wouldDelay, durationText(longestWait)]
+      }),
     ]),
   ]
 }
