@@ -101,18 +101,8 @@ export class Metrics implements Pick<Observer, 'released' | 'finished' | 'settle
   readonly #settlements: Counter<'route' | 'by'>
   readonly #costs: Counter<'route' | 'bucket' | 'kind'>
 
-  constructor({
-    tally,
-    keys,
-    waits,
-    limits,
-    outside,
-    canReadKeys,
-    servers,
-    waitingPages,
-    deliveries,
-    meter,
-  }: MetricsOptions) {
+  constructor(options: MetricsOptions) {
+    const { tally, keys, waits, limits, outside, canReadKeys, servers, waitingPages, deliveries, meter } = options
     const registers = [this.#registry]
     const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
       new Histogram({ name, help, buckets: limits, labelNames, registers })

@@ -39,14 +39,9 @@ export async function runDeliveries(
     const path = `/deliveries${state === undefined ? '' : `?state=${encodeURIComponent(state)}`}`
     const found = await askAdmin<{ deliveries: Listed[] }>(address, path, ({ deliveries }) => Array.isArray(deliveries))
     if (json) return write(found)
-    const rows = found.deliveries.map(each => [
-      each.id,
-      each.route,
-      each.state,
-      each.attempts,
-      each.createdAt,
-      cellText(each.error?.detail ?? '', LONGEST),
-    ])
+    const rows = found.deliveries.map(({ id, route, state, attempts, createdAt, error }) => {
+      return [id, route, state, attempts, createdAt, cellText(error?.detail ?? '', LONGEST)]
+    })
     return void stdout.write(
       `${aligned([['id', 'route', 'state', 'attempts', 'accepted', 'error'], ...rows]).join('\n')}\n`,
     )

@@ -92,14 +92,8 @@ function sweepLines(sweep: Sweep): string[] {
   ]
 }
 
-function recommendedLines({
-  rate,
-  capacity,
-  rejected,
-  requests,
-  wait,
-  config,
-}: NonNullable<Sweep['recommended']>): string[] {
+function recommendedLines(found: NonNullable<Sweep['recommended']>): string[] {
+  const { rate, capacity, rejected, requests, wait, config } = found
   return [
     `the smallest that meets the target: rate ${rate}, capacity ${capacity}: ` +
       `${share(rejected, requests)} rejected, p99 wait ${durationText(wait.p99)}, max ${durationText(wait.max)}`,

@@ -286,15 +286,8 @@ const defaults = z.strictObject(options).parse({})
  * Without a bound `maxInFlight` is Infinity, and without a breaker there is none. `keepAlive` 0: each connection serves one
  * request. With `servers` the URL is that of all.
  */
-export function settingsOf({
-  maxInFlight = Infinity,
-  breaker,
-  url,
-  servers,
-  dns,
-  resolver,
-  ...rest
-}: z.output<typeof upstreamObject>): UpstreamSettings {
+export function settingsOf(given: z.output<typeof upstreamObject>): UpstreamSettings {
+  const { maxInFlight = Infinity, breaker, url, servers, dns, resolver, ...rest } = given
   const followed = dns && { dns, ...(resolver && { resolver }) }
   const all = followed ? [{ ...plainServerOf(url!), ...followed }] : servers
   return {
@@ -317,13 +310,8 @@ type UpstreamSettings = Omit<
 }
 
 /** The inverse of `settingsOf`. */
-export function optionsOf({
-  maxInFlight,
-  breaker,
-  url,
-  servers,
-  ...rest
-}: UpstreamSettings): z.output<typeof upstreamObject> {
+export function optionsOf(settings: UpstreamSettings): z.output<typeof upstreamObject> {
+  const { maxInFlight, breaker, url, servers, ...rest } = settings
   const [{ dns, resolver, ...first } = { url: '' }, ...others] = servers ?? []
   const isOne = servers === undefined || (others.length === 0 && isDeepStrictEqual(first, plainServerOf(url)) && dns)
   return {
