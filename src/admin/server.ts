@@ -172,9 +172,8 @@ function serveEvents(res: ServerResponse, served: Served, query: URLSearchParams
     const watched = await watchedKey(served, query)
     return watched === undefined ? found : { ...found, watched }
   }
-  if (!streams.open(res, latest, interval === null ? undefined : Number(interval))) {
+  if (!streams.open(res, latest, interval === null ? undefined : Number(interval)))
     sendProblem(res, 503, 'too many clients are watching already; close another dashboard')
-  }
 }
 
 interface Served {
@@ -316,9 +315,8 @@ async function serveSearch(res: ServerResponse, { source, fleet }: KeyRequests, 
 
 async function serveKey(req: IncomingMessage, res: ServerResponse, asked: KeyRequests, path: string): Promise<void> {
   const [, , bucket, key, ...rest] = path.split('/').map(decode)
-  if (bucket === undefined || key === undefined || rest.length > 0) {
+  if (bucket === undefined || key === undefined || rest.length > 0)
     return sendProblem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
-  }
   if (req.method === 'PUT') return servePut(req, res, asked.source, { bucket, key })
   const detail = await asked.source.whyNoKey(bucket, key)
   if (detail !== undefined) return sendProblem(res, 400, detail)

@@ -82,9 +82,8 @@ function instancesToShow({ name }: BucketSettings, { tally: all }: SnapshotOptio
   if (first !== undefined && isToWatch(first, tally.focus, now)) all.focus(tally, ...first)
   const watched = tally.focus
   // The watched instance stays in the list when others have become fuller.
-  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([key]) => key === watched.key)) {
+  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([key]) => key === watched.key))
     return [...fullest.slice(0, -1), [watched.key, watched.bucket]]
-  }
   return fullest
 }
 

@@ -138,9 +138,8 @@ function createProgram(terminal: Terminal): Command {
     const [text, ...examples] = EXAMPLES[command.name() as keyof typeof EXAMPLES]
     command.addHelpText('after', `${text}\nExample:\n${examples.map(example => `  ${example}`).join('\n')}`)
   }
-  for (const command of program.commands) {
+  for (const command of program.commands)
     command.exitOverride().configureOutput(program.configureOutput()).allowExcessArguments()
-  }
   // Commander's own message gives only the number of arguments.
   return program.hook('preAction', (_program, command) => {
     const { args, registeredArguments: known } = command

@@ -55,9 +55,8 @@ export function mergeFlags(file: unknown, flags: Flags): Merged {
     unexpanded.push({ path, message })
   }
   const lost = mergeAddresses(raw, flags, put)
-  if (flags.upstream !== undefined) {
+  if (flags.upstream !== undefined)
     put('--upstream', isObject(raw.upstream) ? ['upstream', 'url'] : ['upstream'], flags.upstream)
-  }
   if (flags.dryRun === true) put('--dry-run', ['dryRun'], true)
   return {
     raw,

@@ -118,9 +118,8 @@ function isWithin({ from, to }: RateEntry, minute: number): boolean {
 /** The indexes of entries that never count, because earlier ones take all of their time. */
 export function unreachedEntries(entries: readonly RateEntry[]): number[] {
   const reached = new Set<number>()
-  for (let minute = 0; minute < MINUTES_PER_DAY; minute += 1) {
+  for (let minute = 0; minute < MINUTES_PER_DAY; minute += 1)
     reached.add(entries.findIndex(entry => isWithin(entry, minute)))
-  }
   return entries.map((_, index) => index).filter(index => !reached.has(index))
 }
 

@@ -17,17 +17,15 @@ export interface Template {
 
 /** What is wrong with a template, and what to do. Undefined: nothing. */
 export function faultOfTemplate(content: Buffer): string | undefined {
-  if (content.length > MOST) {
+  if (content.length > MOST)
     return `has ${content.length} bytes, and every rejected browser gets them; keep it below ${MOST + 1}`
-  }
   const names = content
     .toString()
     .split(PLACEHOLDER)
     .filter((_, at) => at % 2 === 1)
   const unknown = names.find(name => !isPlaceholder(name))
-  if (unknown !== undefined) {
+  if (unknown !== undefined)
     return `has an unknown placeholder ${quote(`{{${unknown}}}`)}; ${hint(unknown, PLACEHOLDERS, 'placeholders')}`
-  }
   const scripts = names.filter(name => name === 'script').length
   if (scripts === 1) return undefined
   return scripts === 0

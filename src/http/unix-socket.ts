@@ -16,9 +16,8 @@ export function faultOfSocketPath(path: string): string | undefined {
   const [, socket, rest] = /^(.+?):(\/.*)$/.exec(path) ?? []
   if (rest !== undefined) return `has a path behind the socket, but requests keep their own; write "unix:${socket}"`
   const slashes = path.replace(/^\/{2,}/, '/')
-  if (!path.startsWith('/') || slashes !== path) {
+  if (!path.startsWith('/') || slashes !== path)
     return `needs the full path of the socket; write "unix:${path.startsWith('@') ? '/run/app.sock' : resolve(slashes)}"`
-  }
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
   if (/[\x00-\x1f\x7f]/.test(path)) return 'has a control character in its path; use e.g. "unix:/run/app.sock"'
   if (path.endsWith('/')) return `is a directory; name a file in it, e.g. "unix:${path}app.sock"`

@@ -424,9 +424,8 @@ export class CallContext {
     this.#bucketTable.maxKeys = this.queues.maxKeys * this.#buckets.length
     const { engine } = this.shaper
     for (const bucket of this.#buckets) {
-      for (const [key, instance] of this.#bucketTable.entries(bucket.limits.name)) {
+      for (const [key, instance] of this.#bucketTable.entries(bucket.limits.name))
         engine.setLimits(instance, this.#limitsOf(bucket, key))
-      }
     }
     if (maxInFlight !== undefined) this.#boundQueues(maxInFlight)
     if (maxInFlightAll !== undefined) bound(this.#pool, maxInFlightAll)

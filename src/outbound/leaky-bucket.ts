@@ -58,12 +58,10 @@ export class LeakyBucket {
       capacity === undefined && 'capacity: missing; use e.g. 10',
     ]
     if (missing.some(Boolean)) throw new RangeError(missing.filter(Boolean).join('\n'))
-    if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
+    if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity))
       throw new RangeError(`capacity: ${quote(capacity)} is not a finite number of cost units above 0; use e.g. 10`)
-    }
-    if (burst !== undefined && !(typeof burst === 'number' && burst > 0 && burst < Infinity)) {
+    if (burst !== undefined && !(typeof burst === 'number' && burst > 0 && burst < Infinity))
       throw new RangeError(`burst: ${quote(burst)} is not a finite number of cost units above 0; use e.g. 5`)
-    }
     this.#bucket = new Meter({ name: '', rate: parseRate(rate), capacity, ...(burst !== undefined && { burst }) })
     this.#clock = clock
   }

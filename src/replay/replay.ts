@@ -137,9 +137,8 @@ function oneAddressNote({ limits }: Plan, { requests, formats }: Reading, { clie
 
 function targetNotes({ target }: Plan, { found, grid }: SweepReport): string[] {
   if (target === undefined) return []
-  if (found === undefined) {
+  if (found === undefined)
     return ['no rate and capacity within the sweep meets the target; give --sweep a wider range, or ask for less']
-  }
   const notes: string[] = []
   if (!target.some(({ metric }) => metric === 'reject')) {
     notes.push(

@@ -56,9 +56,8 @@ function quantilesOf(seconds: readonly Second[], count: number, parts: readonly 
   let sum = 0
   for (let bin = 0; bin < BINS && found.length < parts.length && count > 0; bin += 1) {
     for (const { bins } of seconds) sum += bins[bin]!
-    while (found.length < parts.length && sum > Math.min(count - 1, Math.floor(parts[found.length]! * count))) {
+    while (found.length < parts.length && sum > Math.min(count - 1, Math.floor(parts[found.length]! * count)))
       found.push(bin === 0 ? 0 : Math.min(max, LEAST * Math.exp((bin - 0.5) * WIDTH)))
-    }
   }
   return found
 }

@@ -396,9 +396,8 @@ export class DryRunTally {
   #forget(): void {
     const ranked = this.#ranked()
     this.#hits.clear()
-    for (const hit of ranked.slice(0, MOST_KEYS / 2)) {
+    for (const hit of ranked.slice(0, MOST_KEYS / 2))
       this.#hits.set(JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent]), hit)
-    }
   }
 
   #ranked(): Hit[] {

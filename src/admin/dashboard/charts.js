@@ -319,9 +319,8 @@ function timesOf({ left, right }) {
 function drawAxes({ context, width, height, box, end, x, colours }) {
   const every = (width < 420 ? 30 : 15) * 60_000
   for (let at = Math.floor(end / every) * every; at > end - HOUR; at -= every) {
-    for (const { top, bottom } of [box, box.strip]) {
+    for (const { top, bottom } of [box, box.strip])
       straight(context, [x(at), top], [x(at), bottom], { colour: colours.line, width: 1 })
-    }
     const half = 18
     const place = Math.min(box.right - half, Math.max(box.left + half, x(at)))
     write(context, timeOfDay(at).slice(0, 5), [place, height - 8], { colour: colours.muted, align: 'center', size: 11 })

@@ -61,9 +61,8 @@ export class History {
     this.focus = key === undefined ? undefined : { key, ...state }
     this.levels.push({ at, level })
     while (this.levels[0].at < at - 5_000) this.levels.shift()
-    for (const kind of ['arrivals', 'releases', 'rejections']) {
+    for (const kind of ['arrivals', 'releases', 'rejections'])
       this.events[kind] = merged(this.events[kind], bucket.focus?.[kind] ?? [], at - SPAN)
-    }
     this.events.admitted = admitted(this.events)
     this.events.asked = asked(this.events)
   }

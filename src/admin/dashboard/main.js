@@ -195,9 +195,8 @@ function fillTroubles({ at, troubles: texts = [] }) {
 }
 
 function fillFigures({ upstreams, wait, lateness, queued, oldestMs, inFlight }, isTroubled) {
-  for (const each of ['p50', 'p90', 'p99', 'max']) {
+  for (const each of ['p50', 'p90', 'p99', 'max'])
     put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))
-  }
   const rejects = Math.max(0, totals.rate('rejected', WINDOW))
   const isHeld = queued > 0 && isTroubled
   const isSlow = upstreams.some(({ isFull, silent }) => isFull || silent)

@@ -49,9 +49,8 @@ export async function askAdmin<Answer>(
     ...(token !== undefined && { authorization: `Bearer ${token}` }),
     ...(method === 'POST' && { 'content-type': 'application/json' }),
   }
-  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
+  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token))
     throw new CommandError('SHAPER_TOKEN has characters that cannot be sent; set it to the token of the configuration')
-  }
   const init = { method, headers, signal: AbortSignal.timeout(timeout) }
   const asked = socketPath === undefined ? fetch(url, init) : fetchOver(socketPath, path, init)
   const answer = await asked.catch((error: Error) => {

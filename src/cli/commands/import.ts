@@ -14,9 +14,8 @@ export function runImport(file: string, { upstream }: { upstream?: string }, ter
   const { config, notes } = read(file, upstream === undefined ? undefined : readUpstream(upstream), terminal.cwd())
   const text = configText(file, config)
   terminal.stdout.write(text)
-  for (const { place, message } of notes) {
+  for (const { place, message } of notes)
     terminal.stderr.write(`warning: ${escapeControls(`${place.file}:${place.line}: ${message}`)}\n`)
-  }
   for (const { path, message } of problemsOf(text))
     terminal.stderr.write(`warning: ${escapeControls(`${path}: ${message}`)}\n`)
 }

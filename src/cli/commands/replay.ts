@@ -199,12 +199,10 @@ export function readReplayFlags(
   const list = new ProblemList()
   const options = readOptions(flags, list)
   const { job, logs } = readJob(names, flags, env, list)
-  if (logs.length === 0 && !isPiped && job?.kind !== 'diff reports') {
+  if (logs.length === 0 && !isPiped && job?.kind !== 'diff reports')
     list.refuse('', 'no log; name one, e.g. shaper replay access.log --rate 5/s, or pipe one in')
-  }
-  if (logs.filter(name => name === STDIN).length > 1) {
+  if (logs.filter(name => name === STDIN).length > 1)
     list.refuse('', 'standard input can be read once only; name - once')
-  }
   checkCombinations(flags, job, list)
   if (list.problems.length > 0 || job === undefined) throw new ConfigError(list.problems)
   const plan = { ...options, logs: logs.length === 0 ? [STDIN] : logs }
@@ -278,17 +276,13 @@ function readDiff(
   env: NodeJS.ProcessEnv,
   list: ProblemList,
 ): { job: ReplayOrder['job'] | undefined; logs: readonly string[] } {
-  if (a === undefined || b === undefined) {
+  if (a === undefined || b === undefined)
     throw new RangeError('two files to compare are needed, e.g. --diff before.json after.json access.log')
-  }
-  if ([rate, capacity, burst, key, mode].some(flag => flag !== undefined)) {
+  if ([rate, capacity, burst, key, mode].some(flag => flag !== undefined))
     throw new RangeError('limits come from the two files; leave --rate, --capacity, --burst, --key and --mode out')
-  }
   const kinds = [kindOf(a), kindOf(b)]
   if (kinds[0] === 'report' && kinds[1] === 'report') return { job: { kind: 'diff reports', a, b }, logs: [] }
-  if (kinds.includes('report')) {
-    throw new RangeError('one is a report and the other is not; name two of the same kind')
-  }
+  if (kinds.includes('report')) throw new RangeError('one is a report and the other is not; name two of the same kind')
   const [third, ...others] = rest
   const isBase = config === undefined && third !== undefined && kindOf(third) === 'config'
   const base = isBase ? third : config
@@ -302,12 +296,10 @@ function readFields(given: readonly string[]): FieldNames {
   const fields: Partial<Record<FieldUse, string>> = {}
   for (const text of given) {
     const [, use = '', name = ''] = /^([a-z]+)=(.+)$/.exec(text) ?? []
-    if (!FIELDS.includes(use as FieldUse)) {
+    if (!FIELDS.includes(use as FieldUse))
       throw new RangeError(`${quoted(text)} names no field; use e.g. ip=remote_addr, with ${FIELDS.join(', ')}`)
-    }
-    if (use === 'unit' && msOfUnit(name) === undefined) {
+    if (use === 'unit' && msOfUnit(name) === undefined)
       throw new RangeError(`${quoted(name)} is no unit of time; use s, ms, us or ns`)
-    }
     fields[use as FieldUse] = name
   }
   return fields

@@ -117,9 +117,7 @@ function stackFaults({ given, valid: { mode }, buckets, adapts }: PartialRoute, 
   // The adaptive bucket of its upstream is enough.
   if (mode === undefined || mode === 'off' || (adapts ?? config.adapts)) return []
   const path = ['buckets']
-  if (buckets?.length === 0) {
-    return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]
-  }
+  if (buckets?.length === 0) return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]
   if ('buckets' in given || config.buckets.size > 0) return []
   return [{ path, message: `mode "${mode}" needs a bucket and the file has none; ${ADD_BUCKET}` }]
 }

@@ -54,9 +54,8 @@ function coversPart(wide: PathPart, narrow: PathPart): boolean {
   const { path: narrowPath, normalise: ownNormalise } = narrow
   const expression = expressionOf(path)
   const ownExpression = expressionOf(narrowPath)
-  if (expression !== undefined && expression === ownExpression) {
+  if (expression !== undefined && expression === ownExpression)
     return normalise.includes('case') === ownNormalise.includes('case')
-  }
   if (ownExpression === undefined && !narrowPath.includes('*')) {
     const target = matchingPath(narrowPath)
     return keptIn(matchers, wide, () => createPathMatcher(path, normalise))({ path: target, target })

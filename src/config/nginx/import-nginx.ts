@@ -141,9 +141,8 @@ class RouteReader {
       const path = pathThrough(location, target => named.get(target) ?? locationOf(target, locations))
       for (const each of path.slice(1)) followed.add(each)
       const { title, place } = location
-      if (own === undefined && this.#isRefused(location)) {
+      if (own === undefined && this.#isRefused(location))
         return [{ match, mode: 'refuse' as const, buckets: [], dryRun: false, target: undefined, title, place }]
-      }
       for (const { scopes } of own === undefined ? path : []) this.#tellFiles(scopes)
       const target = own ?? this.#targets.targetOf({ ...location, scopes: path.at(-1)!.scopes })
       const cases =

@@ -94,9 +94,8 @@ export class Zones {
     // Tengine's word for none.
     if (args[0] === 'off') return []
     const odd = args.filter(each => !/^(?:zone=.*|burst=\d+|nodelay|delay=\d+)$/.test(each))
-    if (kind === 'rate' && odd.length > 0) {
+    if (kind === 'rate' && odd.length > 0)
       this.#notes.push({ place, message: `"limit_req": ${odd.map(quote).join(', ')} is left out` })
-    }
     const zone = this.#zones.get(`${kind} ${name}`)
     if (zone === undefined) {
       this.#notes.push({ place, message: `"${directive}" names zone "${name}", which is not defined; left out` })

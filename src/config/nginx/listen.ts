@@ -109,9 +109,8 @@ function certificateOf(
     const [cert, key] = ['ssl_certificate', 'ssl_certificate_key'].map(name => settingOf([block, http], name))
     return cert === undefined || key === undefined ? [] : [{ cert: pathFrom(folder, cert), key: pathFrom(folder, key) }]
   })
-  if (new Set(certificates.map(({ cert }) => cert)).size > 1) {
+  if (new Set(certificates.map(({ cert }) => cert)).size > 1)
     notes.push({ place: chosen.place, message: 'shaper serves one certificate: it has to have all names' })
-  }
   if (certificates.length === 0)
     notes.push({ place: chosen.place, message: 'there is no ssl_certificate with its key: add "tls" to "listen"' })
   return certificates[0]

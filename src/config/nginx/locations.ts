@@ -211,9 +211,8 @@ function namesOf({ block = [] }: Directive, notes: ImportNote[]): string[] {
     const host = text.toLowerCase()
     if (host.startsWith('.')) return [host.slice(1), `*${host}`]
     if (/^(?:\*\.)?[\w.-]+(?:\.\*)?$/.test(host) && host !== '_') return [host]
-    if (host !== '_' && host !== '') {
+    if (host !== '_' && host !== '')
       notes.push({ place, message: `server_name ${quote(text)} is left out: hosts have no expressions, only "*"` })
-    }
     return []
   })
 }

@@ -103,9 +103,8 @@ export class Targets {
     const text = (pass.args[0] ?? '').replace(/^\w+:/, scheme => scheme.toLowerCase())
     const [, scheme = '', authority = '', path = ''] =
       /^(https?):\/\/(unix:\/[^:$]+)(?::([^$]*))?$/.exec(text) ?? /^(https?):\/\/([^/$]+)(\/[^$]*)?$/.exec(text) ?? []
-    if (scheme === '' || isFaultySocket(scheme, authority)) {
+    if (scheme === '' || isFaultySocket(scheme, authority))
       return this.#strayed(pass, `"${title}" has proxy_pass ${quote(text)}, no server that shaper could call`)
-    }
     if (path !== '' && path !== prefix)
       this.#tell(pass, `proxy_pass ${quote(text)} rewrites paths; shaper passes them as they are`)
     if (socketPathOf(authority) !== undefined) return { url: authority }
@@ -153,13 +152,8 @@ export class Targets {
   #hostHeader({ scopes }: Pick<Location, 'scopes'>): Target['hostHeader'] {
     const set = inherited(scopes, 'proxy_set_header').find(({ args }) => args[0]?.toLowerCase() === 'host')
     const value = set?.args[1]
-    if (
-      set !== undefined &&
-      value !== undefined &&
-      !/^\$(?:http_)?host(?::\$server_port)?$|^\$proxy_host$/.test(value)
-    ) {
+    if (set !== undefined && value !== undefined && !/^\$(?:http_)?host(?::\$server_port)?$|^\$proxy_host$/.test(value))
       this.#tell(set, `Host ${value} is not sent: shaper sends that of the client`)
-    }
     return value === undefined || value === '$proxy_host' ? 'upstream' : 'preserve'
   }
 

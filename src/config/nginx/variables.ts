@@ -171,9 +171,8 @@ export class Variables {
     // With "^" and plain text it is the begin of a path, whatever the query is.
     const [, begin] = /^\^(\/[\w/%-]*)$/.exec(expression?.source ?? '') ?? []
     if (begin !== undefined) return pathMatching(expression!)
-    if (expression !== undefined || text.includes('?')) {
+    if (expression !== undefined || text.includes('?'))
       throw new Inexpressible('it may depend on the query, and paths are matched without')
-    }
     if (text.includes('*')) throw new Inexpressible('"*" stands for any text in paths')
     const message = `${quote(text)} is matched with any query; nginx compares $request_uri with its query`
     this.#notes.push({ place, message })

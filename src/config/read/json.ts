@@ -74,9 +74,8 @@ function visitorFor(open: Open[], findings: Finding[]): Parameters<typeof visit>
     onObjectProperty: (key, ...[, , , , pathOf]) => {
       const parent = open.at(-1)!
       parent.key = key
-      if (Object.hasOwn(parent.value, key)) {
+      if (Object.hasOwn(parent.value, key))
         findings.push({ path: [...pathOf(), key], message: 'given twice; remove one' })
-      }
     },
     onObjectEnd: end,
     onArrayBegin: () => begin([], 0),

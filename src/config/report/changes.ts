@@ -22,9 +22,8 @@ export function changes(before: Settings, after: Settings): string[] {
     )
   }
   const [kindBefore, kindAfter] = [kindOf(before), kindOf(after)]
-  if (kindBefore !== kindAfter) {
+  if (kindBefore !== kindAfter)
     return [`store: ${kindBefore} -> ${kindAfter}`, ...lines.filter(line => !/^store\b/.test(line))]
-  }
   const secrets: [path: string, text: string, was: unknown, is: unknown][] = [
     ['admin.token', 'another token', before.admin?.token, after.admin?.token],
     ['identity.jwt.secret', 'another secret', before.identity?.jwt.secret, after.identity?.jwt.secret],

@@ -122,14 +122,12 @@ function checkSocket(value: string, path: string): void {
 /** @throws RangeError: the URL has more than an origin, or no host */
 function originOf(url: URL, value: string): string {
   const shown = quoteUrl(value)
-  if (readAuthority(url.host) === undefined) {
+  if (readAuthority(url.host) === undefined)
     throw new RangeError(`${shown} names no host; use e.g. "http://127.0.0.1:9000"`)
-  }
   const origin = `${url.protocol}//${url.host}`
   if (url.username || url.password) throw new RangeError(`${shown} carries credentials; write "${origin}"`)
-  if (url.search || url.hash || value.includes('?') || value.includes('#')) {
+  if (url.search || url.hash || value.includes('?') || value.includes('#'))
     throw new RangeError(`${shown} has a query or fragment, but requests keep their own; write "${origin}"`)
-  }
   if (url.pathname !== '/') throw new RangeError(`${shown} has a path, but requests keep their own; write "${origin}"`)
   return origin
 }

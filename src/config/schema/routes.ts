@@ -59,12 +59,10 @@ function faultOfPattern(pattern: string): string | undefined {
   if (!/^[/*]/.test(pattern)) return `does not start with "/"; ${PATHS}`
   if (/[?#\s]/.test(pattern)) return `has a query, a fragment or a space, which no path has; ${PATHS}`
   const odd = /[^\x21-\x7e]/u.exec(pattern)?.[0]
-  if (odd !== undefined) {
+  if (odd !== undefined)
     return `has ${quote(odd)}, and the characters of a path are visible ASCII; write ${quote(percentEncoded(odd))}`
-  }
-  if (/\*.*\/(?:\.|%2e){1,2}(?:\/|$)/i.test(pattern)) {
+  if (/\*.*\/(?:\.|%2e){1,2}(?:\/|$)/i.test(pattern))
     return 'has a "." or ".." after a "*", and no path has one when it is compared; write the path without it'
-  }
   return undefined
 }
 
@@ -133,9 +131,8 @@ const match = object(
   },
   'use e.g. { "path": "/api/*", "method": "POST" }',
 ).superRefine(({ path: pattern, normalise = [] }, ctx) => {
-  if (normalise.length > 0 && pattern === undefined) {
+  if (normalise.length > 0 && pattern === undefined)
     report(ctx, 'normalise', 'there is no path to compare; add e.g. "path": "/api/*", or remove it')
-  }
   if (normalise.includes('params') && pattern !== undefined && /^[^~].*;/.test(pattern)) {
     report(
       ctx,
@@ -273,9 +270,8 @@ const costObject = read(
   costKeys,
   ({ header, buckets, ...given }, ctx): CostSettings => {
     if (buckets !== undefined) {
-      for (const key of Object.keys({ ...(header !== undefined && { header }), ...given })) {
+      for (const key of Object.keys({ ...(header !== undefined && { header }), ...given }))
         report(ctx, key, 'does not go with "buckets", which says the cost in each; remove one')
-      }
       return { kind: 'buckets', costs: buckets as Record<string, BucketCostSettings> }
     }
     const cost: HeaderCost = { ...given, default: given.default ?? 1 }

@@ -84,9 +84,8 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
       const remedy = `if this is a count by the calendar, use e.g. "quota": { "limit": ${Number.parseFloat(rateText)}, "per": "month" }; if many may pass at once, set "burst" and a capacity, or "mode": "meter" on route "${shaping[0]!.name}"`
       return [{ path: [...path, 'capacity'], message: `${pace}; ${remedy}` }]
     }
-    if (shaping.length > 0) {
+    if (shaping.length > 0)
       return [{ path: [...path, 'capacity'], message: `${room}, so there is no queue at all; ${atOnce}` }]
-    }
     // "1/m" may well mean one at a time. "12/m" hardly does.
     if (Number.parseFloat(rateText) < 2 * cost) return []
     const pace = durationText(cost / rate)

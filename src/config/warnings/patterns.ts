@@ -45,9 +45,8 @@ function textFault(text: string, normalise: readonly string[]): string[] {
   if (odd !== undefined) return [`no path has ${quote(odd)}; leave it out: the path ends before a "?" or a "#"`]
   if (text.includes('//')) return ['"//" is "/" in the paths that are compared; write "/"']
   if (/\/\.{1,2}\//.test(text)) return ['"/./" and "/../" are resolved in the paths that are compared; leave them out']
-  if (normalise.includes('params') && text.includes(';')) {
+  if (normalise.includes('params') && text.includes(';'))
     return ['no path has a ";", as "params" leaves out all of them; leave it out']
-  }
   return (text.match(/%[0-9A-Fa-f]{2}/g) ?? []).flatMap(code => {
     const compared = matchingPath(`/${code}`).slice(1)
     const isSame = normalise.includes('case') ? compared === code.toUpperCase() : compared === code

@@ -223,9 +223,8 @@ function unsharedLearning(route: RouteSettings, destined: readonly RouteSettings
     buckets.map(({ name }) => name),
   )
   const shared = buckets.filter(bucket => following.includes(bucket.name) && !isPerClient(bucket))
-  if (shared.length === 0) {
+  if (shared.length === 0)
     return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
-  }
   const isCommon = ({ upstream: { url } }: RouteSettings): boolean => {
     const others = destined.filter(other => other.mode !== 'off' && other.upstream.url === url)
     return shared.some(bucket => others.every(other => other.buckets.includes(bucket)))

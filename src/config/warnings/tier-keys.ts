@@ -128,9 +128,8 @@ function oddAddress(address: string, { key }: BucketSettings): string[] {
   const isRange = address.includes('/')
   if (isIP(address) === 4 || (isRange && isAddress(key) && parseKeyRange(address, ipv6) !== undefined)) return []
   const range = parseRange(address)
-  if (range === undefined) {
+  if (range === undefined)
     return ['it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1" or "192.0.2.0/24"']
-  }
   if (range.hasHostBits) return [`it has bits set after its prefix; use ${quote(range.text)}, or the address alone`]
   if (range.bytes.length === 4) {
     return isRange && range.bits < 32

@@ -51,9 +51,8 @@ function readLine(text: string | undefined, fields: Fields, wallNow: number): Qu
 
 function readWait(text: string): QuotaReset | undefined {
   const seconds = readDecimal(text)
-  if (seconds !== undefined) {
+  if (seconds !== undefined)
     return seconds < EPOCH_SECONDS ? { reset: seconds * 1_000, grain: grainOfSeconds(text) } : undefined
-  }
   const parts = DURATION.exec(text)?.slice(1)
   if (parts === undefined) return undefined
   const reset = parts.reduce((sum, part, unit) => sum + Number(part ?? 0) * UNIT_MS[unit]!, 0)
@@ -63,9 +62,8 @@ function readWait(text: string): QuotaReset | undefined {
 /** A moment in ms since 1970. */
 function readEnd(text: string, wallNow: number): { readonly at: number; readonly grain: number } | undefined {
   const number = readDecimal(text)
-  if (number !== undefined) {
+  if (number !== undefined)
     return number < EPOCH_MS ? { at: number * 1_000, grain: grainOfSeconds(text) } : { at: number, grain: 1 }
-  }
   const [, day, time, fraction = '', hours = '+00', minutes = '00'] = TIMESTAMP.exec(text) ?? []
   if (day === undefined) {
     const at = readHttpDate(text, wallNow)

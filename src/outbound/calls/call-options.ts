@@ -83,17 +83,15 @@ export function readRunOptions(options: RunOptions | undefined, names: BucketNam
 
 function settingsOf({ cost = 1, signal, maxWait, priority, id }: CallOptions, names: BucketNames): CallSettings {
   const costs = readCost(cost, names)
-  if (signal !== undefined && !isSignal(signal)) {
+  if (signal !== undefined && !isSignal(signal))
     throw new TypeError(`signal: ${quote(signal)} is no AbortSignal; use e.g. controller.signal`)
-  }
   if (priority !== undefined && !(Number.isInteger(priority) && priority >= 0 && priority <= LAST_PRIORITY)) {
     throw new RangeError(
       `priority: ${quote(priority)} is not a priority; use a whole number from 0 (first) to 7 (last)`,
     )
   }
-  if (id !== undefined && typeof id !== 'string') {
+  if (id !== undefined && typeof id !== 'string')
     throw new TypeError(`id: ${quote(id)} is not a string; use e.g. "report-17"`)
-  }
   return {
     ...costs,
     ...{ signal, id, priority: priority ?? DEFAULT_PRIORITY },
@@ -103,9 +101,8 @@ function settingsOf({ cost = 1, signal, maxWait, priority, id }: CallOptions, na
 
 /** @throws TypeError if `options` is no object; RangeError with one line for each unknown key */
 export function checkOptions(options: unknown, known: readonly string[], example: string): void {
-  if (typeof options !== 'object' || options === null) {
+  if (typeof options !== 'object' || options === null)
     throw new TypeError(`${quote(options)} is not a set of options; use e.g. ${example}`)
-  }
   const unknown = Object.entries(options).filter(([key, value]) => !known.includes(key) && value !== undefined)
   if (unknown.length === 0) return
   throw new RangeError(unknown.map(([key]) => `${formatPath([key])}: ${unknownOption(key, known)}`).join('\n'))

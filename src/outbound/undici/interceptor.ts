@@ -95,9 +95,8 @@ export function shape<Name extends string = never>(options: ShapeOptions<Name>):
   })
   const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
     return (options, handler) => {
-      if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
+      if (handler.onRequestStart === undefined && handler.onResponseStart === undefined)
         throw new TypeError('shape() needs undici 7 or 8: npm install undici@7')
-      }
       const { credentials } = context!
       const origin = originOf(options.origin)
       if (credentials !== undefined && origin !== '' && credentials.frontOf(origin) === undefined)

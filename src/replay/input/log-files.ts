@@ -96,8 +96,7 @@ function explainError(name: string, error: NodeJS.ErrnoException): InputError {
       cause: error,
     })
   }
-  if (code.startsWith('Z_')) {
+  if (code.startsWith('Z_'))
     return new InputError(`${shown} is damaged gzip data (${code}); what could be read is reported`, { cause: error })
-  }
   return new InputError(`${shown} cannot be read (${code}); name a file that can be read`, { cause: error })
 }

@@ -19,9 +19,8 @@ export function parseTarget(text: string): Bound[] {
       )
     }
     const [, percent] = /^(\d+(?:\.\d+)?)%$/.exec(value) ?? []
-    if (percent === undefined || Number(percent) > 100) {
+    if (percent === undefined || Number(percent) > 100)
       throw new RangeError(`${JSON.stringify(value)} is no share; ${FORMS}`)
-    }
     // As floating point numbers 0.7 / 100 is less than 7 / 1000, the share that is counted.
     return { metric, most: Number(`${percent}e-2`) }
   })

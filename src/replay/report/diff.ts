@@ -125,9 +125,8 @@ export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Pl
 export function diffReports(a: ReplayReport, b: ReplayReport): DiffReport {
   const known = new Map<string, ClientChange>()
   const none = { delayed: 0, rejected: 0, maxWait: 0 }
-  for (const { client, agent, requests, ...rest } of a.clients.hardest) {
+  for (const { client, agent, requests, ...rest } of a.clients.hardest)
     known.set(client, { client, agent, requests, a: sideOf({ requests, ...rest }), b: { requests, ...none } })
-  }
   for (const { client, agent, requests, ...rest } of b.clients.hardest) {
     const before = known.get(client)?.a ?? { requests, ...none }
     known.set(client, { client, agent, requests, a: before, b: sideOf({ requests, ...rest }) })

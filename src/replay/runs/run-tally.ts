@@ -79,9 +79,8 @@ export class RunTally {
   }
 
   outcomes(client: number): ClientOutcomes {
-    if (client >= this.clients) {
+    if (client >= this.clients)
       return { client, requests: 0, delayed: 0, rejected: 0, agent: 'empty', meanWait: 0, maxWait: 0 }
-    }
     const counts = this.#counts.subarray(client * COLUMNS, (client + 1) * COLUMNS)
     const agents = [...counts.subarray(COUNTS.agents)]
     const delayed = counts[COUNTS.delayed]!

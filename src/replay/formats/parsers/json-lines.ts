@@ -183,9 +183,8 @@ export class JsonParser extends TextLineParser {
     if (name === undefined || digits === undefined) return undefined
     const ms = unit === undefined ? this.#unitOf(name) : msOfUnit(unit)
     if (ms === undefined) this.#unitless = name
-    if (name === NGINX_TIME && unit === undefined && this.#names.unit === undefined && this.#longestWhole > 0) {
+    if (name === NGINX_TIME && unit === undefined && this.#names.unit === undefined && this.#longestWhole > 0)
       this.#longestWhole = digits.includes('.') ? 0 : Math.max(this.#longestWhole, Number(digits))
-    }
     return ms === undefined ? undefined : Number(digits) * ms
   }
 

@@ -90,9 +90,7 @@ export class W3cParser extends TextLineParser {
   #direct(line: string): void {
     const [directive = '', name] = /^#(\w+):/.exec(line) ?? []
     const value = line.slice(directive.length).trim()
-    if (name === 'Fields') {
-      this.#columns = new Map(value.split(/\s+/).map((column, at) => [column.toLowerCase(), at]))
-    }
+    if (name === 'Fields') this.#columns = new Map(value.split(/\s+/).map((column, at) => [column.toLowerCase(), at]))
     if (name === 'Date') this.#date = value.split(' ', 1)[0]!
   }
 
