@@ -128,11 +128,7 @@ export class CallContext {
         least: { assumed: 'own' in store ? undefined : store.instances },
       })
     const { sharing } = this
-    this.shaper = new Shaper({
-      clock,
-      maxQueued,
-      ...(sharing && { share: sharing.shareBy(clock) }),
-    })
+    this.shaper = new Shaper({ clock, maxQueued, ...(sharing && { share: sharing.shareBy(clock) }) })
     this.sendOrder = new SendOrder(clock, this.shaper)
     this.pauses = new Pauses({ control: this.shaper.engine, clock, queues, reporter, store: deferred, ...onPause })
     const create = sharing && ((limits: BucketLimits, key: string) => sharing.createBucket(limits, key))

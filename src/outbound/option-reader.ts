@@ -26,10 +26,9 @@ const HINTS: Readonly<Record<string, string>> = {
   origin: 'use origins: a request to another origin is not sent there, and has no credential',
   key: 'a call names its key: run("user_42", fn)',
   ...Object.fromEntries(
-    ['maxInFlight', 'maxInFlightAll', 'maxKeys', 'maxQueued'].map(name => [
-      name,
-      'it belongs to createShaper or shape, beside "rate" or "buckets"',
-    ]),
+    ['maxInFlight', 'maxInFlightAll', 'maxKeys', 'maxQueued'].map(name => {
+      return [name, 'it belongs to createShaper or shape, beside "rate" or "buckets"']
+    }),
   ),
 }
 
@@ -102,10 +101,9 @@ export function members<S extends Readers>(
       return {} as ObjectOf<S>
     }
     // Of an object with a prototype of its own the inherited ones count, too.
-    const result = Object.entries(readers).map(([name, read]) => [
-      name,
-      read(Reflect.get(input, name), [...path, name], problems),
-    ])
+    const result = Object.entries(readers).map(([name, read]) => {
+      return [name, read(Reflect.get(input, name), [...path, name], problems)]
+    })
     for (const [name, given] of Object.entries(input)) {
       if (!known.includes(name) && given !== undefined) problems.push(at([...path, name], unknownOption(name, known)))
     }

@@ -19,12 +19,9 @@ interface Second {
 }
 
 export class SlidingQuantiles {
-  readonly #seconds: Second[] = Array.from({ length: SECONDS + 1 }, () => ({
-    number: Number.NEGATIVE_INFINITY,
-    count: 0,
-    max: 0,
-    bins: new Uint32Array(BINS),
-  }))
+  readonly #seconds: Second[] = Array.from({ length: SECONDS + 1 }, () => {
+    return { number: Number.NEGATIVE_INFINITY, count: 0, max: 0, bins: new Uint32Array(BINS) }
+  })
 
   add(value: number, now: number): void {
     const number = Math.floor(now / 1_000)

@@ -27,11 +27,9 @@ function show({ counts, deliveries }) {
   fillTable('deliveries', byRoute, {
     nameOf: ({ route }) => route,
     textOf: ({ route }) => route,
-    cellsOf: ({ waiting, dead }) => [
-      count(waiting?.count ?? 0),
-      waiting === undefined ? '–' : duration(waiting.age),
-      count(dead?.count ?? 0),
-    ],
+    cellsOf: ({ waiting, dead }) => {
+      return [count(waiting?.count ?? 0), waiting === undefined ? '–' : duration(waiting.age), count(dead?.count ?? 0)]
+    },
   })
   fillTable('dead', deliveries, {
     nameOf: ({ id }) => id,

@@ -440,12 +440,9 @@ function fillKeyTable(id, items, cellsOf) {
 
 function showFound({ buckets }) {
   const found = buckets.flatMap(({ name, fullest }) => fullest.map(instance => ({ ...instance, bucket: name })))
-  fillKeyTable('found', found, found => [
-    found.bucket,
-    levelText(found.level, found.capacity),
-    count(found.waiting),
-    newcomerText(found),
-  ])
+  fillKeyTable('found', found, found => {
+    return [found.bucket, levelText(found.level, found.capacity), count(found.waiting), newcomerText(found)]
+  })
   const more = buckets.filter(({ hasMore }) => hasMore).map(({ name }) => name)
   const rest = more.length > 0 ? `There are more in ${more.join(', ')}: write more of the key.` : ''
   put(byId('found-note'), found.length === 0 ? 'No key has this text or this hash.' : rest)

@@ -298,10 +298,9 @@ class Steps {
       from: first * STEP,
       figures: byFigure(FIGURES, figure => list(({ figures }) => figures[figure])),
       buckets: Object.fromEntries(
-        Array.from(names, name => [
-          name,
-          byFigure(BUCKET_FIGURES, figure => list(({ buckets }) => buckets.get(name)?.[figure] ?? 0)),
-        ]),
+        Array.from(names, name => {
+          return [name, byFigure(BUCKET_FIGURES, figure => list(({ buckets }) => buckets.get(name)?.[figure] ?? 0))]
+        }),
       ),
     }
   }
@@ -319,10 +318,9 @@ export function totalsOf({ routes, buckets }: TrafficTally): Totals {
     waiting,
     cpu: cpuSeconds(),
     buckets: new Map(
-      Array.from(buckets, ([name, { offered, released, rejected, waiting }]) => [
-        name,
-        { offered, released, rejected, waiting },
-      ]),
+      Array.from(buckets, ([name, { offered, released, rejected, waiting }]) => {
+        return [name, { offered, released, rejected, waiting }]
+      }),
     ),
   }
 }

@@ -85,11 +85,9 @@ export class Screen {
     const gap = rows < HIGH ? [] : ['']
     const room = Math.max(0, rows - head.length - 1)
     this.#shown = arrange(this.#sections, view, { columns, rows: room - gap.length * this.#sections.length })
-    const body = this.#shown.flatMap(({ name, lines: [titles = '', ...lines] }) => [
-      ...gap,
-      `${name === view.focus ? REVERSE : BOLD}${titles}${PLAIN}`,
-      ...lines,
-    ])
+    const body = this.#shown.flatMap(({ name, lines: [titles = '', ...lines] }) => {
+      return [...gap, `${name === view.focus ? REVERSE : BOLD}${titles}${PLAIN}`, ...lines]
+    })
     const all = [...head, ...body.slice(0, room)]
     while (all.length < rows - 1) all.push('')
     return [...all, this.#foot(columns)].slice(0, rows)

@@ -167,10 +167,9 @@ const UPSTREAM = `"upstream": ${quote(GATE)}`
 
 export function gateFaults(file: AsWritten): Finding[] {
   const { trustProxy = false, upstream, routes } = file
-  const own = routesOf({ routes: Array.isArray(routes) ? routes : [{}] }).map(each => ({
-    ...each,
-    isGate: isGate(each.route.upstream ?? upstream),
-  }))
+  const own = routesOf({ routes: Array.isArray(routes) ? routes : [{}] }).map(each => {
+    return { ...each, isGate: isGate(each.route.upstream ?? upstream) }
+  })
   return [
     ...(own.some(({ isGate }) => isGate) && isNobody(trustProxy) ? [UNTRUSTED] : []),
     ...own.flatMap(({ route, path, isGate }) => {

@@ -225,10 +225,9 @@ function tierFaults({ name, tiers }: PartialBucket): Finding[] {
       ...(tier.hasLimits ? [] : [{ path, message: `changes nothing; ${LIMITS}` }]),
       ...sameName(tier, index, tiers).map(message => ({ path: [...path, 'name'], message })),
       ...tier.keys.flatMap((key, position) =>
-        sameKey(key, `tiers[${index}].keys[${position}]`, firstPlaceOf).map(message => ({
-          path: [...path, 'keys', position],
-          message,
-        })),
+        sameKey(key, `tiers[${index}].keys[${position}]`, firstPlaceOf).map(message => {
+          return { path: [...path, 'keys', position], message }
+        }),
       ),
     ]
   })

@@ -27,10 +27,9 @@ export function needsOf(routes: Settings['routes']): { readonly name: string; re
         .flatMap(part => needOf(part))
         .map(field => ({ name: field, by: `the key of bucket "${bucket.name}"` })),
       ...bucket.tiers.flatMap(tier =>
-        Object.keys(tier.header ?? {}).map(header => ({
-          name: header,
-          by: `tier "${tier.name}" of bucket "${bucket.name}"`,
-        })),
+        Object.keys(tier.header ?? {}).map(header => {
+          return { name: header, by: `tier "${tier.name}" of bucket "${bucket.name}"` }
+        }),
       ),
     ]),
   ])

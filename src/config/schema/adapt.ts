@@ -57,8 +57,7 @@ export const adapt = read(
     const part = name === undefined ? 0 : Number(name.slice(1)) / 100
     return { ...given, start: start ?? given.min, ...(ms !== undefined && { latency: { part, ms } }) }
   },
-  ({ latency, ...given }) => ({
-    ...given,
-    ...(latency && { latency: { [`p${Math.round(latency.part * 100)}`]: latency.ms } }),
-  }),
+  ({ latency, ...given }) => {
+    return { ...given, ...(latency && { latency: { [`p${Math.round(latency.part * 100)}`]: latency.ms } }) }
+  },
 )

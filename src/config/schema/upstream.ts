@@ -302,12 +302,7 @@ export function settingsOf(given: z.output<typeof upstreamObject>): UpstreamSett
 type UpstreamSettings = Omit<
   z.output<typeof upstreamObject>,
   'maxInFlight' | 'breaker' | 'url' | 'servers' | 'dns' | 'resolver'
-> & {
-  url: string
-  servers?: readonly ServerSettings[]
-  maxInFlight: number
-  breaker?: z.output<typeof breakerObject>
-}
+> & { url: string; servers?: readonly ServerSettings[]; maxInFlight: number; breaker?: z.output<typeof breakerObject> }
 
 /** The inverse of `settingsOf`. */
 export function optionsOf(settings: UpstreamSettings): z.output<typeof upstreamObject> {

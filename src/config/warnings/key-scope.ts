@@ -45,10 +45,8 @@ export function placesOf({ name, limits, tiers }: BucketSettings): [Place, ...Pl
   const title = `bucket "${name}"`
   return [
     { path, title, limits },
-    ...tiers.map((tier, index) => ({
-      path: [...path, 'tiers', index],
-      title: `tier "${tier.name}" of ${title}`,
-      limits: tier.limits,
-    })),
+    ...tiers.map((tier, index) => {
+      return { path: [...path, 'tiers', index], title: `tier "${tier.name}" of ${title}`, limits: tier.limits }
+    }),
   ]
 }

@@ -36,10 +36,9 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...lowBackoff(route).map(message => ({ path: ['routes', index, 'deliver', 'maxBackoff'], message })),
       ...unsharedLearning(route, destined).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
-      ...idleBucketCosts(route).map(({ at, message }) => ({
-        path: ['routes', index, 'cost', 'buckets', ...at],
-        message,
-      })),
+      ...idleBucketCosts(route).map(({ at, message }) => {
+        return { path: ['routes', index, 'cost', 'buckets', ...at], message }
+      }),
     ]),
     ...idleInFlight(routes),
     ...onlyRehearsed(settings),

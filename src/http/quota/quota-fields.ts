@@ -54,12 +54,9 @@ const TOKEN_DIALECTS: readonly Dialect[] = [
 ]
 
 const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 }).map(
-  ([unit, window]) => ({
-    limit: `x-ratelimit-limit-${unit}`,
-    remaining: `x-ratelimit-remaining-${unit}`,
-    reset: [],
-    window,
-  }),
+  ([unit, window]) => {
+    return { limit: `x-ratelimit-limit-${unit}`, remaining: `x-ratelimit-remaining-${unit}`, reset: [], window }
+  },
 )
 
 /** Which of its limits an answer is about, where an API has several: GitHub's `core`, `search` and others. */

@@ -141,10 +141,9 @@ class RateSearch {
     this.#bounds = bounds
     const step = Math.ceil(cost)
     this.#step = step
-    const whole = Array.from({ length: Math.min(step, most - least + 1) }, (_, at) => ({
-      low: least + at,
-      high: least + at + step * Math.floor((most - least - at) / step),
-    }))
+    const whole = Array.from({ length: Math.min(step, most - least + 1) }, (_, at) => {
+      return { low: least + at, high: least + at + step * Math.floor((most - least - at) / step) }
+    })
     this.#gaps = [...whole, ...others.map(capacity => ({ low: capacity, high: capacity }))]
   }
 

@@ -136,10 +136,9 @@ export function diffReports(a: ReplayReport, b: ReplayReport): DiffReport {
 
 function changes(sides: readonly ClientChange[]): DiffReport['clients'] {
   const count = (test: (change: ClientChange) => boolean): number => sides.filter(test).length
-  const size = ({ a, b }: ClientChange): [number, number] => [
-    Math.abs(a.rejected - b.rejected),
-    Math.abs(a.delayed - b.delayed),
-  ]
+  const size = ({ a, b }: ClientChange): [number, number] => {
+    return [Math.abs(a.rejected - b.rejected), Math.abs(a.delayed - b.delayed)]
+  }
   return {
     newlyRejected: count(({ a, b }) => a.rejected === 0 && b.rejected > 0),
     noLongerRejected: count(({ a, b }) => a.rejected > 0 && b.rejected === 0),

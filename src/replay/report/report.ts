@@ -161,11 +161,9 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
 }
 
 function sweepReport({ bucket, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
-  const pointReport = ({ rate, wait, ...rest }: PointOutcome) => ({
-    rate: rateText(rate),
-    ...rest,
-    wait: rounded(wait),
-  })
+  const pointReport = ({ rate, wait, ...rest }: PointOutcome) => {
+    return { rate: rateText(rate), ...rest, wait: rounded(wait) }
+  }
   return {
     rates: grid.rates.map(rateText),
     capacities: grid.capacities,
