@@ -84,19 +84,22 @@ function mostWaiting({ releases }: Simulation): number {
 }
 
 // Room for less than a few requests was divided among the instances: two of them admitted nothing at all at 20/s with a capacity of 1.
-for (const { perSecond, capacity, instances, before } of [
+for (const { perSecond, capacity, instances, before, isOwn } of [
   { perSecond: 20, capacity: 1, instances: 2, before: 3 },
   { perSecond: 20, capacity: 2, instances: 3, before: 14 },
   { perSecond: 20, capacity: 5, instances: 4, before: 78 },
   { perSecond: 100, capacity: 1, instances: 4, before: 0 },
   { perSecond: 100, capacity: 5, instances: 4, before: 53 },
   { perSecond: 500, capacity: 2, instances: 2, before: 17 },
+  { perSecond: 20, capacity: 2, instances: 3, before: 15, isOwn: true },
+  { perSecond: 100, capacity: 2, instances: 2, before: 26, isOwn: true },
 ]) {
-  t.test(`${instances} instances, ${perSecond}/s with a capacity of ${capacity}: what one process sends`, async t => {
+  const of = isOwn ? 'of its own' : 'in common'
+  t.test(`${instances} instances, ${perSecond}/s with ${capacity} ${of}: what one process sends`, async t => {
     const sources = Array.from({ length: instances }, (_, instance): Source => {
-      return { instance, keys: ['ann'], load: { kind: 'poisson', ms: (1_000 * instances) / (3 * perSecond) } }
+      return { instance, keys: ['ann', 'all'], load: { kind: 'poisson', ms: (1_000 * instances) / (3 * perSecond) } }
     })
-    const stack = [limits(perSecond, capacity)]
+    const stack = [limits(perSecond, capacity), ...(isOwn ? [limits(10 * perSecond, 40 * perSecond, 'everyone')] : [])]
     const simulation = await simulate({ stack, count: instances, sources, seed: 1, jitter: 0.5 })
     await simulation.run(10_000)
     const { releases, losses } = simulation

@@ -530,10 +530,14 @@ function wholeRate(seen: Seen): void {
   }
 }
 
-/** Over a store: a stack loses slots that it cannot have of both buckets, and a slot that is given back before the last one is lost. */
+/**
+ * Over a store: a stack loses slots that it cannot have of both buckets, a slot that is given back before the last one is lost, and of a burst
+ * that is smaller than what two frames let through some room stays unused (seed 1901).
+ */
 function mayLose({ assumed }: Seen, bucket: BucketSeen, { from, to }: Span): boolean {
   if (!assumed.hasStore) return false
-  if (assumed.stack.length > 1) return true
+  const { rate, capacity, burst } = limitsAt(bucket, from)
+  if (assumed.stack.length > 1 || (burst > 0 && capacity < (2 * FRAME + 4 * assumed.far) * rate)) return true
   return bucket.requests.some(
     ({ end, releasedAt }) =>
       end !== undefined && releasedAt === undefined && end.how !== 'rejected' && end.at >= from && end.at <= to,
