@@ -57,10 +57,7 @@ export const KEPT_SLOT_GAP = 7.5
 export const NEWCOMER_STEP = 4
 /** ms. A quick bucket's slot may come so much before the pace of its instance. Else it may by half of a slot. */
 export const QUICK_LEEWAY = 4
-/**
- * ms. The first frame of an instance where the order of arrival is kept: others that begin at the same time have reported by its end. It
- * would have the slots of their older requests else.
- */
+/** ms. The first frame where the order of arrival is kept: others that begin at the same time have told of older requests by its end. */
 export const FIRST_FRAME = 15
 /** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
 export const LEASE_LIFE = 3 * FRAME

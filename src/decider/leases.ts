@@ -180,7 +180,8 @@ export function lease(state: LeasedState, request: LeaseReport, now: number): Le
   const { slots } = lessee
   lessee.slots = []
   measure(leases)
-  lessee.nextAt = nextReport(leases, lessee, { now, frame, free: state.free - slackIn(state, request, leases.largest) })
+  const next = nextReport(leases, lessee, { now, free: state.free - slackIn(state, request, leases.largest) })
+  lessee.nextAt = frame < FRAME && next <= now + FRAME + REPORT_SHIFT ? now + frame : next
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
@@ -255,12 +256,8 @@ function followLateness(state: LeasedState, leases: BucketLeases, lessee: Lessee
 }
 
 /** Where slots are more than a frame apart the instance with the oldest request reports first, the others half a frame later. */
-function nextReport(
-  leases: BucketLeases,
-  lessee: Lessee,
-  { now, frame, free }: { readonly now: number; readonly frame: number; readonly free: number },
-): number {
-  const soonest = frame < FRAME ? now + frame : evenlySpaced(leases, lessee, now + FRAME)
+function nextReport(leases: BucketLeases, lessee: Lessee, { now, free }: { now: number; free: number }): number {
+  const soonest = evenlySpaced(leases, lessee, now + FRAME)
   const inTime = free - leases.lead - FRAME
   if (inTime < now + FRAME) return soonest
   const since = oldestOf(lessee)

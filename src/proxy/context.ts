@@ -119,8 +119,8 @@ export interface ProxyContext {
   leaving: boolean
   /** The server is shutting down: it accepts no more. */
   draining: boolean
-  /** It has no successor: requests that were sent ahead of answers are answered 503. */
-  refusesAhead: boolean
+  /** That decides: requests that were sent ahead of answers are served. Else they are answered 503 when the server shuts down. */
+  hasSuccessor: boolean
   /** Requests that have begun and have not ended, connections whose last request is waited for, and a process with guests here. */
   inProgress: number
   idle(): void

@@ -70,6 +70,7 @@ t.test('upstreams on Unix sockets', async t => {
   for (const good of ['unix:/run/app.sock', 'unix:/run/a b?c#d%20:e.sock', `unix:/${'x'.repeat(106)}`]) {
     t.equal(route(good), good)
   }
+  t.equal(route('unix:/run/../tmp//app.sock'), 'unix:/tmp/app.sock', 'so that the same one is found to be the same')
   const table: [url: string, message: string][] = [
     ['http://unix:/run/app.sock', 'is how nginx writes it; write "unix:/run/app.sock"'],
     ['http://unix:/run/app.sock:/api', 'is how nginx writes it; write "unix:/run/app.sock"'],

@@ -599,6 +599,14 @@ t.test('a maxWait without effect', async t => {
   t.same(lines({ routes: [{ mode: 'off', maxWait: '1s' }] }), [nothing('off')])
 })
 
+t.test('a certificate towards an upstream without TLS', async t => {
+  const of = (url: string) => lines({ upstream: { url, tls: { servername: 'a' } }, buckets: { a: bucket } })
+  t.same(of('http://127.0.0.1:9'), [
+    'upstream.tls: has no effect, as the upstream is without TLS; use https, or remove it',
+  ])
+  t.same(of('https://127.0.0.1:9'), [])
+})
+
 t.test('a maxInFlight above what connections allow', async t => {
   const of = (upstream: object) => lines({ upstream: { url: 'echo:', ...upstream }, buckets: { a: bucket } })
   t.same(of({ maxInFlight: 6, connections: 5 }), [

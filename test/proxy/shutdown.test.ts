@@ -98,6 +98,19 @@ t.test('an idle connection: closed at once, or half a second later if a request 
   await drained
 })
 
+t.test('a request that came while the process stood still is answered', async t => {
+  const rig = await start(t)
+  const client = await connect(t, rig)
+  await turns()
+  const drained = rig.proxy.drain(60_000)
+  await turns()
+  // The kernel has it, and the time is over before it is read.
+  client.send(get('/late'))
+  rig.clock.runUntil(2 * WAIT)
+  await isLast(t, client)
+  await drained
+})
+
 t.test('the head of a request may come in parts, within half a second', async t => {
   const rig = await start(t)
   const [quick, slow] = [await connect(t, rig), await connect(t, rig)]

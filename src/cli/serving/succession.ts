@@ -366,31 +366,23 @@ export class Predecessor {
   }
 
   /**
-   * Takes over the store of workers, and answers those of the process before.
-   *
+   * @param primary takes over the store of workers, and answers those of the process before. Undefined: the levels are in a store
    * @param hear what is said of guests
-   * @returns when they have ended
+   * @returns when the workers before have ended
    */
-  async takeOverStore({ store, serve }: Primary, hear: HearOrder): Promise<{ readonly ended: Promise<unknown> }> {
-    const pipe = new Socket({ fd: PIPE })
-    const ended = new Promise(resolve => pipe.once('close', resolve))
+  async takeOverStore(primary: Primary | undefined, hear: HearOrder): Promise<{ readonly ended: Promise<unknown> }> {
+    const pipe = primary && new Socket({ fd: PIPE })
+    const ended = new Promise(resolve => pipe?.once('close', resolve))
     await this.#receive(
-      store.levels,
+      primary?.store.levels,
       message => {
-        if (message.verb === 'parts') for (const part of message.parts) store.add(part)
-        else if (message.verb === 'stored') serve(pipe)
+        if (message.verb === 'parts') for (const part of message.parts) primary?.store.add(part)
+        else if (message.verb === 'stored') primary?.serve(pipe!)
         else if (message.verb === 'order') hear(message.order, message.from)
       },
-      PARTS_FORM,
+      primary && PARTS_FORM,
     )
     return { ended }
-  }
-
-  /** The levels are in a store. @param hear what is said of guests */
-  async go(hear: HearOrder): Promise<void> {
-    await this.#receive(undefined, message => {
-      if (message.verb === 'order') hear(message.order, message.from)
-    })
   }
 
   tell(news: GuestNews, from: number): void {

@@ -162,9 +162,7 @@ export class Workers implements Estate {
     process.once('disconnect', () => {
       for (const from of this.#housed.keys()) this.#house({ verb: 'gone' }, from)
     })
-    const hear = (order: GuestOrder, from?: number): void => this.#house(order, from)
-    if (this.#primary === undefined) await predecessor.go(hear)
-    else this.#before = (await predecessor.takeOverStore(this.#primary, hear)).ended
+    this.#before = (await predecessor.takeOverStore(this.#primary, (order, from) => this.#house(order, from))).ended
   }
 
   /** A worker here has the guests of each worker before. If that ends, they are their own worker's again. */

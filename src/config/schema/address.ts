@@ -1,5 +1,6 @@
 /** Addresses: where to listen, where to forward, which proxies to trust. */
 import { isIP, isIPv4, isIPv6 } from 'node:net'
+import { normalize } from 'node:path'
 import * as z from 'zod'
 import { defined } from '../../core/structures/defined.js'
 import { readAuthority } from '../../http/authority.js'
@@ -49,7 +50,7 @@ export function parseListen(value: string, example = LISTEN_PORT): ListenAddress
   const path = socketPathOf(value)
   if (path !== undefined) {
     checkSocket(value, path)
-    return { path }
+    return { path: normalize(path) }
   }
   const [, systemd, colon, name = ''] = /^(systemd)(?:(:)(.*))?$/s.exec(value) ?? []
   if (systemd !== undefined) {
@@ -96,7 +97,7 @@ export function parseUpstreamUrl(value: string): string {
   const path = socketPathOf(value)
   if (path !== undefined) {
     checkSocket(value, path)
-    return value
+    return `unix:${normalize(path)}`
   }
   const shown = quoteUrl(value)
   const [, socket] = /^https?:\/\/unix:([^:]*)/i.exec(value) ?? []

@@ -40,7 +40,7 @@ export function routeWarnings(settings: Settings): Warning[] {
         return { path: ['routes', index, 'cost', 'buckets', ...at], message }
       }),
     ]),
-    ...idleInFlight(routes),
+    ...idleUpstreamKeys(routes),
     ...onlyRehearsed(settings),
   ]
 }
@@ -190,15 +190,20 @@ function isFifo(route: RouteSettings, settings: Settings): boolean {
 }
 
 /** Reported once for each upstream. */
-function idleInFlight(routes: readonly RouteSettings[]): Warning[] {
+function idleUpstreamKeys(routes: readonly RouteSettings[]): Warning[] {
   const common = routes[0]?.upstream
   const upstreams = new Map(routes.map(({ upstream }, index) => [upstream, index]))
   return [...upstreams].flatMap(([upstream, index]) => {
-    const { maxInFlight, connections = Infinity } = upstream
-    if (maxInFlight === Infinity || maxInFlight <= connections) return []
-    const path = [...(upstream === common ? [] : ['routes', index]), 'upstream', 'maxInFlight']
-    const message = `has no effect, as each request needs a connection and there are only ${connections} (connections); lower it below that, or remove it`
-    return [{ path, message }]
+    const { url, tls, maxInFlight, connections = Infinity } = upstream
+    const at = (key: string): Warning['path'] => [...(upstream === common ? [] : ['routes', index]), 'upstream', key]
+    const none = `has no effect, as each request needs a connection and there are only ${connections} (connections); lower it below that, or remove it`
+    const isPlain = (tls?.ca ?? tls?.cert ?? tls?.servername) !== undefined && /^(http|unix):/.test(url)
+    return [
+      ...(maxInFlight < Infinity && maxInFlight > connections ? [{ path: at('maxInFlight'), message: none }] : []),
+      ...(isPlain
+        ? [{ path: at('tls'), message: 'has no effect, as the upstream is without TLS; use https, or remove it' }]
+        : []),
+    ]
   })
 }
 

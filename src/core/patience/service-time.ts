@@ -47,11 +47,6 @@ export class ServiceTime {
     }
   }
 
-  /** Those of each client. */
-  get times(): ReadonlyMap<string, readonly number[]> {
-    return this.#clients
-  }
-
   untilLook(now: number): number {
     return Math.max(0, this.#lookAt - now)
   }

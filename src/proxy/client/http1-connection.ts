@@ -29,8 +29,6 @@ import { type RequestHead, RequestParser, type RequestSink } from './request-par
 
 /** Bytes behind a request that are kept until it is answered. */
 const MOST_WAITING = 64 * 1024
-/** Bytes that a client may send ahead of answers once the process ends and has a successor. */
-const MOST_LATE = 2 * MOST_WAITING
 /** What a client of HTTP/2 sends first (RFC 9113 3.4). HTTP/1.1 knows no such method. */
 const PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
 
@@ -242,7 +240,7 @@ export class Http1Connection
     this.#own = bytes
     this.isAhead = true
     // A client that never stops would keep the process for ever.
-    if (this.#late > MOST_LATE) this.last()
+    if (this.#late > 2 * MOST_WAITING) this.last()
     this.#parse(bytes, bytes.length)
     this.#own = undefined
     if (this.#behind === undefined) this.#resume()
@@ -424,11 +422,16 @@ export class Http1Connection
   }
 
   expired(): void {
+    const { lastCalls } = this.#home
     const isLate = this.#awaitsHead && this.#touched
+    const isLastCall = this.#deadlines === lastCalls.deadlines
     this.#deadlines = undefined
     if (isLate && this.#mode === 'open') this.#refuse(408, 'the request headers did not come in time')
+    // What came while this process stood still is read first.
+    else if (isLastCall)
+      return void setImmediate(() => this.idle && this.#deadlines === undefined && this.socket.destroy())
     else this.socket.destroy()
-    this.#home.lastCalls.end(this)
+    lastCalls.end(this)
   }
 
   leave(): void {

@@ -262,7 +262,7 @@ export class Exchange
   start(): void {
     const connection = this.#connection
     const request = this.#request
-    const { observer, egress, refusesAhead, via } = this.#context
+    const { observer, egress, draining, hasSuccessor, via } = this.#context
     this.#counted = true
     this.#context.inProgress += 1
     observer.began?.(this)
@@ -273,7 +273,7 @@ export class Exchange
     this.#body.announced(facts)
     if (connection.excess) return this.#endWith('refused', TOO_MANY_CONNECTIONS)
     if (connection.holdHead?.(request.client) === false) return this.#endWith('refused', NO_ROOM)
-    if (refusesAhead && connection.isAhead) return this.#endWith('refused', SHUTTING_DOWN)
+    if (draining && !hasSuccessor && connection.isAhead) return this.#endWith('refused', SHUTTING_DOWN)
     const { deliveries } = this.#context
     if (deliveries?.isUsed && egress === undefined && facts.path.startsWith(DELIVERIES_PATH))
       return this.#answerLater(deliveries.ask(facts.method, facts.path.slice(DELIVERIES_PATH.length)))

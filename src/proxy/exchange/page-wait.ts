@@ -182,7 +182,7 @@ export class PageWait implements PipelinedRequest, AnswerOwner, PageStream {
     if (this.#state !== 'open') return
     this.#end()
     // It would only be told that the server shuts down.
-    if (this.#context.refusesAhead) this.#connection.last()
+    if (this.#context.draining && !this.#context.hasSuccessor) this.#connection.last()
     if (this.#isBehind) this.#res.cut()
     else this.#res.complete([])
   }

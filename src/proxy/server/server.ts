@@ -273,7 +273,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     tunnelIdleTimeout: settings.limits.tunnelIdleTimeout,
     leaving: false,
     draining: false,
-    refusesAhead: false,
+    hasSuccessor: false,
     inProgress: 0,
     idle: () => drained(),
   }
@@ -336,7 +336,6 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
     }
     context.draining = true
-    context.refusesAhead = !hasSuccessor
     options.deliveries?.leave()
     context.pageStreams.endAll()
     await clients.leave()
@@ -379,20 +378,13 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   }
   /** No store has this. One client in a turn of the event loop, as there may be 100 waits of each. */
   const tellLearnt = async ({ send, machine }: Link): Promise<void> => {
-    const now = pacer.now()
-    for (const [route, { patience, service }] of new Map(context.routes.map(({ name, waits }) => [name, waits]))) {
-      for (const [client, times] of [...service.times]) {
-        send({ verb: 'times', route, client, times })
-        await turn()
-      }
-      for (const [client, waits] of [...patience.waits(now)]) {
+    for (const [route, { patience }] of new Map(context.routes.map(({ name, waits }) => [name, waits])))
+      for (const [client, waits] of [...patience.waits(pacer.now())]) {
         send({ verb: 'waits', route, client, waits: waits.map(wait => ({ ...wait, at: machine.theirs(wait.at) })) })
         await turn()
       }
-    }
   }
   let draining: Promise<Drained> | undefined
-  let hasSuccessor = false
   return {
     urls,
     url: urls[0]!,
@@ -402,14 +394,14 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.shaper.engine.recall()
       const departing = new DepartingShaper(context.shaper, context.routes, pacer, link)
       context.shaper = departing
-      hasSuccessor = true
+      context.hasSuccessor = true
       if (sharing === undefined) tellKept(link)
       return {
         complete: departing.complete.then(() => tellLearnt(link)),
         told: news => departing.told(news),
         end: () => {
           context.shaper = departing.end()
-          hasSuccessor = false
+          context.hasSuccessor = context.draining
         },
       }
     },

@@ -64,9 +64,8 @@ export type GuestOrder =
   | { readonly verb: 'override'; readonly override: Override }
   /** Of the upstream that has this bucket. */
   | { readonly verb: 'adaptive'; readonly bucket: string; readonly state: AdaptiveState }
-  /** What is learnt of a client of this route: how long it waited, the newest first, and how many ms its answers took. */
+  /** What is learnt of the patience of a client: its waits on this route, the newest first. */
   | { readonly verb: 'waits'; readonly route: string; readonly client: string; readonly waits: readonly TimedWait[] }
-  | { readonly verb: 'times'; readonly route: string; readonly client: string; readonly times: readonly number[] }
 
 /** Of the successor, about a guest. */
 export type GuestNews =

@@ -71,15 +71,15 @@ class Guests {
   obey(order: GuestOrder): void {
     if (order.verb === 'guests') {
       const { clock, shaper } = this.#context
-      const { engine } = shaper
-      const again = order.guests.flatMap(guest => this.#take(guest) ?? [])
-      engine.source?.takenOver(again)
-      for (const ticket of again) if (ticket.list === ticket.lane.tickets) engine.contend(ticket, clock.now())
+      const again: Ticket[] = []
+      for (const guest of order.guests) this.#take(guest, again)
+      shaper.engine.source?.takenOver(again)
+      for (const ticket of again) if (ticket.list === ticket.lane.tickets) shaper.engine.contend(ticket, clock.now())
       shaper.wake()
     } else if (order.verb === 'key') this.#context.tickets.agree(order.key)
     else if (order.verb === 'override') void this.#context.overrides.set(order.override)
     else if (order.verb === 'adaptive') this.#adapt(order)
-    else if (order.verb === 'waits' || order.verb === 'times') this.#learn(order)
+    else if (order.verb === 'waits') this.#learn(order)
     else if (order.verb === 'gate' || order.verb === 'left') this.#follow(order)
     else if (order.verb !== 'gone') this.#obey(order)
   }
@@ -89,17 +89,9 @@ class Guests {
     limits.find(({ bucket: { name } }) => name === bucket)?.heard(state)
   }
 
-  #learn(order: Extract<GuestOrder, { verb: 'waits' | 'times' }>): void {
-    const learnt = this.#context.routes.find(({ name }) => name === order.route)?.waits
-    const { client } = order
-    if (order.verb === 'times') for (const ms of order.times) learnt?.service.add(client, ms, this.#context.clock.now())
-    else {
-      const { ours } = this.#origin.machine
-      learnt?.patience.learn(
-        client,
-        order.waits.map(wait => ({ ...wait, at: ours(wait.at) })),
-      )
-    }
+  #learn({ route, client, waits }: Extract<GuestOrder, { verb: 'waits' }>): void {
+    const known = waits.map(wait => ({ ...wait, at: this.#origin.machine.ours(wait.at) }))
+    this.#context.routes.find(({ name }) => name === route)?.waits.patience.learn(client, known)
   }
 
   /** What the process before has sent itself is in flight here, too. */
@@ -149,15 +141,12 @@ class Guests {
     }
   }
 
-  /** Returns its ticket if it waits as it did before. */
-  #take(guest: Guest): Ticket | undefined {
+  /** @param again those that wait as they did before */
+  #take(guest: Guest, again: Ticket[]): void {
     const { id, mode, route: name, arrivedAt, due } = guest
     const route = this.#context.routes.find(each => each.name === name)
     const stack = route && this.#stackOf(route, guest)
-    if (route === undefined || stack === undefined) {
-      this.#origin.tell({ verb: 'unknown', id })
-      return undefined
-    }
+    if (route === undefined || stack === undefined) return this.#origin.tell({ verb: 'unknown', id })
     const { machine } = this.#origin
     const visit = new Visit(
       this.#context,
@@ -172,9 +161,8 @@ class Guests {
       },
     )
     this.#all.set(id, visit)
-    if (mode === 'again') return visit.lineUp(machine.ours(arrivedAt))
-    visit.ask(mode)
-    return undefined
+    if (mode === 'again') again.push(visit.lineUp(machine.ours(arrivedAt)))
+    else visit.ask(mode)
   }
 
   /** Held. Undefined: a bucket is gone from the configuration, or there is no room for it. */
