@@ -1,6 +1,6 @@
 /** A bucket instance of a store (sharing/store.ts), and its place in an operation. Moments in ms of the store's clock, costs in cost units. */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
-import { PERIODS_BEHIND, QUOTA_BEHIND, QUOTA_ROOM, SAME_SLOT, SHIFTED, SHORTEST_GRACE } from './constants.js'
+import { PERIODS_BEHIND, QUOTA_BEHIND, QUOTA_ROOM, SAME_SLOT, SHIFTED, SHORTEST_GRACE, STALL } from './constants.js'
 import { isCost } from './costs.js'
 import type { BucketLeases } from './leases.js'
 
@@ -197,8 +197,9 @@ export function giveBack(
   const behind = free - slot - slack - length
   const earliest = isOwn && burst === 0 ? -graceOf(rate) : 0
   const isLast = behind <= Math.max(SAME_SLOT, Math.min(SHIFTED, length / 8)) && behind >= earliest - SAME_SLOT
-  // A slot of a burst may look like the last one though another was granted since: what has drained of it stays.
-  if (isLast && burst === 0) bucket.free = free - length
+  // A slot of a burst may look like the last one though another was granted since. Then what has drained of it since stays drained. A stall
+  // is shorter: all that has missed the same moment leaves together a little later.
+  if (isLast && (burst === 0 || now - slot < STALL)) bucket.free = free - length
   else if (isLast || free <= now + burst / rate) bucket.free = free - Math.max(0, length - Math.max(0, now - slot))
 }
 

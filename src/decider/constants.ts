@@ -37,6 +37,8 @@ export const SAME_SLOT = 1e-3
  * if no more than this lies behind it, nor an eighth of its length.
  */
 export const SHIFTED = 8
+/** ms. Slots of a burst that were missed by less may all leave at one moment after it. */
+export const STALL = 60
 /** ms. An instance is there for this long after its heartbeat. */
 export const BEAT_LIFE = 3_000
 /** Bookings of one bucket instance, and promises without one: it bounds what a server looks at. */

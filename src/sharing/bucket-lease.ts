@@ -2,7 +2,7 @@
 
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
-import { FORECAST, FRAME, SHORTEST_GRACE, SLOT_GRACE } from '../decider/constants.js'
+import { FORECAST, FRAME, PERIODS_BEHIND, SHORTEST_GRACE, SLOT_GRACE } from '../decider/constants.js'
 import type { ClassDemand, LaneArrivals, LeaseAnswer, LeasedSlot, LeaseRequest } from '../decider/record.js'
 
 /** The part of a frame's growth by which an instance that has let slots lapse may ask for more than it used. */
@@ -100,6 +100,7 @@ export class BucketLease {
   #couldClaim = false
   /** As it was reported last. */
   #late = 0
+  #isBefore = false
   /** Cost units of what waits and has no slot, as far as the store knows. */
   #known = 0
   /** Cost units of room that the last report asked for. */
@@ -388,6 +389,7 @@ export class BucketLease {
     this.#largest = 0
     this.#reportedAt = now
     this.#late = late
+    this.#isBefore = times.isBefore
     return report
   }
 
@@ -493,9 +495,9 @@ export class BucketLease {
     slot.token = undefined
   }
 
-  /** How late a slot can be used, in ms. The bound of n instances has room for n - 1 slots that are late. */
+  /** How late a slot can be used, in ms. The bound of n instances has room for n - 1 slots that are late, or for the grace of a stack. */
   #usableFor({ whole }: OwnSlot): number {
-    const slots = Math.min(MOST_LATE, Math.max(1, this.instances - 1))
+    const slots = this.#isBefore ? PERIODS_BEHIND : Math.min(MOST_LATE, Math.max(1, this.instances - 1))
     return Math.max(SLOT_GRACE, (slots * whole) / this.#rate)
   }
 
@@ -554,6 +556,8 @@ interface ReportTimes {
   readonly now: number
   readonly waits: number
   readonly couldClaim: boolean
+  /** Whether all that waits waits for another bucket behind this one. */
+  readonly isBefore: boolean
   /** When what waits of a class came, behind what is covered of it. Undefined: the store does not keep the order. */
   readonly arrivals?: ArrivalsOf | undefined
 }

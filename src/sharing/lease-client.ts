@@ -26,6 +26,8 @@ const LEAVES_SOON = FRAME / 4
 const NARROWER_KNOWN = 10_000
 /** The part of a bucket's rate that may be used where its slots are claimed one by one. */
 const MOST_FILLED = 0.95
+/** ms. Farther ahead slots are not claimed for those of other buckets: the time before each claim is lost to all other lanes. */
+const CLAIM_REACH = 15
 /** A bucket with fewer requests for each instance is small, and one with this many if not too many come for a call each. */
 const LEAST_EACH = 3
 const FEW_EACH = 5
@@ -174,7 +176,9 @@ export class Leases {
     const narrower = narrowerEverywhere(bucket, span)
     if (narrower !== undefined) Object.assign(bucket, { narrower, narrowerUntil: now + NARROWER_KNOWN })
     const couldClaim =
-      lease.leavesWithin(later, LEAVES_SOON) || narrower !== undefined || leavesRoom(bucket, later, span)
+      lease.leavesWithin(later, LEAVES_SOON) ||
+      narrower !== undefined ||
+      (reach < CLAIM_REACH && leavesRoom(bucket, later, span))
     const demand = couldClaim
       ? throughNarrower(demandOf(bucket, lead + LEAVES_SOON, now), narrower, lead + LEAVES_SOON)
       : later
@@ -187,7 +191,8 @@ export class Leases {
     const late = this.#store.latenessOf?.(bucket.ref) ?? 0
     const arrivals = this.#arrivalsOf(bucket, demand, lead)
     const { capacity } = bucket.limits
-    const times = { capacity, lead, late, now, waits: bucket.queued, couldClaim, arrivals }
+    const isBefore = everyLane(bucket, ({ stack }) => stack.at(-1) !== bucket)
+    const times = { capacity, lead, late, now, waits: bucket.queued, couldClaim, isBefore, arrivals }
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)

@@ -29,6 +29,7 @@ function leased(limits: { rate: number }, moments: readonly number[], more: Part
     now: 0,
     waits: 0,
     couldClaim: false,
+    isBefore: false,
     capacity: Infinity,
   })
   lease.answered(answer({ slots: moments.map(at => ({ at, cost, token: at })), ...more }), 0)
@@ -36,7 +37,7 @@ function leased(limits: { rate: number }, moments: readonly number[], more: Part
 }
 
 t.test('room is leased from when a quick bucket is full, or from its second report; of a slow one never', async t => {
-  const times = { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, capacity: Infinity }
+  const times = { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity }
   for (const [limits, second] of [
     [QUICK, 4],
     // 16/s: a frame has less than two requests.
@@ -79,6 +80,7 @@ t.test('the first report has no room and has used what was admitted', async t =>
     now: 1_000,
     waits: 0,
     couldClaim: false,
+    isBefore: false,
     capacity: Infinity,
   })
   t.match(report, { held: 1, kept: 0, want: 4, largest: 2 })
@@ -86,7 +88,8 @@ t.test('the first report has no room and has used what was admitted', async t =>
   many.openRoom()
   many.ask(1)
   t.equal(
-    many.report([], 0, { lead: 10, late: 2, now: 0, waits: 0, couldClaim: false, capacity: Infinity }).want,
+    many.report([], 0, { lead: 10, late: 2, now: 0, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity })
+      .want,
     120,
     'twice of what has asked before it was leased',
   )
@@ -103,7 +106,7 @@ t.test('where much waits it is leased on, also if the bucket has drained', async
   lease.answered(answer({ level: 0 }), 0)
   lease.refuse()
   t.equal(lease.leavesWithin(waiting(1), 100), false, 'nor if there was no room')
-  lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, capacity: Infinity })
+  lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity })
   t.equal(lease.leavesWithin(waiting(1), 100), true, 'since the last report')
 })
 
@@ -125,6 +128,7 @@ t.test('an instance that could do without slots says so, and asks once it needs 
     now: 0,
     waits: 0,
     couldClaim: true,
+    isBefore: false,
     capacity: Infinity,
   })
   t.same(demand, [...waiting(1), { priority: FORECAST, weight: 0, cost: 1 }])
@@ -132,7 +136,15 @@ t.test('an instance that could do without slots says so, and asks once it needs 
   t.equal(lease.isOutOfSlots(50), false, 'there is one')
   lease.take(1, 50)
   t.equal(lease.isOutOfSlots(51), true)
-  lease.report(waiting(1), 0, { lead: 5, late: 2, now: 60, waits: 0, couldClaim: false, capacity: Infinity })
+  lease.report(waiting(1), 0, {
+    lead: 5,
+    late: 2,
+    now: 60,
+    waits: 0,
+    couldClaim: false,
+    isBefore: false,
+    capacity: Infinity,
+  })
   t.equal(lease.isOutOfSlots(61), false, 'it waits for slots')
 })
 
@@ -146,6 +158,7 @@ t.test('what is expected is what was admitted, whatever slots are there', async 
     now: 50,
     waits: 0,
     couldClaim: false,
+    isBefore: false,
     capacity: Infinity,
   })
   t.same(demand, [...waiting(0), { priority: FORECAST, weight: 1, cost: 3 }])
@@ -155,7 +168,7 @@ t.test('as many as came in the last frame are expected from the first report on'
   const lease = new BucketLease(QUICK, 1, { asked: 150 })
   const report = () =>
     lease
-      .report([], 0, { lead: 5, late: 2, now: 50, waits: 0, couldClaim: false, capacity: Infinity })
+      .report([], 0, { lead: 5, late: 2, now: 50, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity })
       .demand.map(({ cost }) => cost)
   t.same(report(), [150])
   lease.answered(answer({}), 50)
@@ -221,7 +234,15 @@ t.test('the rest of a slot is not used where a request has what comes behind it'
 t.test('a new lease pays first for what has left by the last one without a slot', async t => {
   const lease = new BucketLease(SLOW, 1, { debt: 1.5 })
   t.equal(lease.available, -1.5)
-  lease.report(waiting(3), 0, { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, capacity: Infinity })
+  lease.report(waiting(3), 0, {
+    lead: 5,
+    late: 2,
+    now: 0,
+    waits: 0,
+    couldClaim: false,
+    isBefore: false,
+    capacity: Infinity,
+  })
   lease.answered(answer({ slots: [1_000, 1_100, 1_200].map(at => ({ at, cost: 1, token: at })) }), 0)
   t.same([lease.next(0), lease.available], [1_150, 1.5])
 })
@@ -261,7 +282,15 @@ t.test('who asks for room before its time asks for twice as much', async t => {
   lease.answered(answer({ nextAt: 0 }), 0)
   const asks = (cost: number, now: number) => {
     lease.ask(cost)
-    const { want } = lease.report([], 0, { lead: 5, late: 2, now, waits: 0, couldClaim: false, capacity: Infinity })
+    const { want } = lease.report([], 0, {
+      lead: 5,
+      late: 2,
+      now,
+      waits: 0,
+      couldClaim: false,
+      isBefore: false,
+      capacity: Infinity,
+    })
     lease.answered(answer({ nextAt: now + 120 }), now)
     return want
   }
@@ -274,7 +303,7 @@ t.test('who asks for room before its time asks for twice as much', async t => {
 t.test('it asks for more room if the store has enough, and not again at once', async t => {
   const lease = new BucketLease(QUICK, 1)
   const report = () =>
-    lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, capacity: Infinity })
+    lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity })
   t.equal(lease.canRefill(100, 0), true, 'before the first answer nothing is known')
   lease.answered(answer({ nextAt: 0 }), 0)
   lease.ask(1)
@@ -321,7 +350,15 @@ t.test('a request that is larger than a slot is paid for by the next ones', asyn
 t.test('a slot that is given back after the report of its use does not make later demand negative', async t => {
   const lease = leased({ rate: 0.1 }, [0, 10])
   const taken = lease.take(1, 0)
-  lease.report(waiting(1), 0, { lead: 5, late: 2, now: 1, waits: 0, couldClaim: false, capacity: Infinity })
+  lease.report(waiting(1), 0, {
+    lead: 5,
+    late: 2,
+    now: 1,
+    waits: 0,
+    couldClaim: false,
+    isBefore: false,
+    capacity: Infinity,
+  })
   lease.giveBack(taken, 1)
   // All slots lapse, so no more is asked for than has been used lately.
   const { demand } = lease.report(waiting(5), 0, {
@@ -330,6 +367,7 @@ t.test('a slot that is given back after the report of its use does not make late
     now: 500,
     waits: 0,
     couldClaim: false,
+    isBefore: false,
     capacity: Infinity,
   })
   t.ok(

@@ -44,7 +44,7 @@ t.test('what a lease owes at its end is known for a second after it has drained,
     const bucket = storedBucket(5, shardIn('claimed'))
     const lease = new BucketLease(bucket.limits, 2)
     bucket.lease = lease
-    lease.report([], 0, { lead: 5, late: 0, now: 0, waits: 0, couldClaim: false, capacity: Infinity })
+    lease.report([], 0, { lead: 5, late: 0, now: 0, waits: 0, couldClaim: false, isBefore: false, capacity: Infinity })
     const room = { room: 0, filled: 0, roomRate: 0, roomFrom: 0, roomUntil: 0, spare: 0 }
     const others = { level: 0, instances, lateBy: 0, others: [] }
     lease.answered({ slots: [{ at: 1_000, cost: 1, token: 1 }], nextAt: 120, until: 1_200, ...room, ...others }, 0)

@@ -322,7 +322,7 @@ BEGIN
               THEN -greatest(@PERIODS_BEHIND@ / rate, @SHORTEST_GRACE@) ELSE 0 END - @SAME_SLOT@
             AND greatest(@SAME_SLOT@, least(@SHIFTED@, lasts / 8));
           frees[i] := frees[i] - CASE
-            WHEN is_last AND ops[f + 5] = 0 THEN lasts
+            WHEN is_last AND (ops[f + 5] = 0 OR now - a < @STALL@) THEN lasts
             WHEN is_last OR frees[i] <= now + ops[f + 5] / rate THEN greatest(0, lasts - greatest(0, now - a))
             ELSE 0 END;
         END IF;
