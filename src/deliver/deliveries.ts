@@ -5,6 +5,7 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { parseItem } from 'structured-headers'
 import { maskUrl } from '../config/messages.js'
+import { periodAt } from '../config/periods.js'
 import type { DeliverSettings, KeyPart, Settings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import type {
@@ -30,11 +31,17 @@ const BATCH = { rows: 128, bytes: 8 * 1024 * 1024 }
 const WAITING = { rows: 10_000, bytes: 128 * 1024 * 1024 }
 /** Characters of an Idempotency-Key. */
 const LONGEST_KEY = 255
+/** No attempt has ended. */
+const RESULTS = new Map(['done', 'retry', 'dead', 'cancelled'].map(result => [result, 0]))
 const STATES: readonly State[] = ['waiting', 'done', 'dead', 'cancelled']
 const ID = /^[\w-]{22}$/
 /** ms that a cancellation waits for the instance that has the delivery, and between two looks. */
 const CANCEL = { wait: 3_000, look: 100 }
 const LISTED = 100
+/** Of a quota, that are looked ahead. */
+const MOST_PERIODS = 100
+/** ms by which the clock of the database may differ, so that an end of a period is not the one before. */
+const CLOCKS = 1_000
 /** ms for which counts are remembered. */
 const COUNTED = 10_000
 /** The part of `maxWaiting` that is accepted until what waits is counted again. */
@@ -115,6 +122,8 @@ export class StoredDeliveries implements Deliveries {
     for (const url of byUrl.keys()) if (!this.#places.has(url)) opened.set(url, await this.#open(url))
     return () => {
       for (const [url, place] of opened) this.#places.set(url, place)
+      for (const { name, deliver } of routes)
+        if (deliver !== undefined && !this.results.has(name)) this.results.set(name, new Map(RESULTS))
       for (const [url, { worker }] of this.#places) worker.setRoutes(byUrl.get(url) ?? new Map())
     }
   }
@@ -124,8 +133,8 @@ export class StoredDeliveries implements Deliveries {
     const table = new DeliveryTable(url)
     const { random = Math.random, lease = LEASE, ...rest } = this.#options
     const recorded = (route: string, result: string): void => {
-      const ofRoute = this.results.get(route) ?? new Map<string, number>()
-      this.results.set(route, ofRoute.set(result, (ofRoute.get(result) ?? 0) + 1))
+      const ofRoute = this.results.get(route)!
+      ofRoute.set(result, ofRoute.get(result)! + 1)
     }
     const worker = new Worker({ ...rest, random, lease, table, context: this.#context!, recorded })
     try {
@@ -203,11 +212,15 @@ export class StoredDeliveries implements Deliveries {
     return NOT_HERE
   }
 
-  /** ms until it is sent, if those before it in its lane take the slots of its slowest bucket. */
+  /** ms until it is sent, if those before it in its lane take the slots of its slowest bucket, and what its quotas let pass. */
   #expectedIn({ route, ahead, due, now }: DeliveryRow & { readonly ahead: number }): number {
     const buckets = this.#settingsOf(route)?.buckets ?? []
     const slowest = Math.min(...buckets.map(({ rate }) => rate))
-    return Math.max(due - now, slowest > 0 && slowest < Infinity ? ahead / slowest : 0)
+    let at = Math.max(due, now)
+    for (const { quota, capacity } of buckets)
+      for (let period = 1; quota !== undefined && period <= Math.min(MOST_PERIODS, ahead / capacity); period += 1)
+        at = periodAt(quota, { wall: at + CLOCKS, now: at + CLOCKS }).until
+    return Math.max(at - now, slowest > 0 && slowest < Infinity ? ahead / slowest : 0)
   }
 
   #settingsOf(route: string): Route['settings'] | undefined {

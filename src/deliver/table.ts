@@ -112,7 +112,10 @@ const CREATE = `
   COMMENT ON TABLE shaper_deliveries IS '${VERSION}'`
 
 const MS = (time: string): string => `(extract(epoch FROM ${time}) * 1000)::float8`
-const ROW = `id, route, state, attempts, sent, owner IS NOT NULL AS owned, ${MS('created')} AS created, ${MS('due')} AS due,
+/** A lane that a limit holds up is there until then, beside the instances: all of them tell of it. */
+const HELD_UP = `(SELECT alive_until FROM shaper_delivery_instances WHERE id = 'lane ' || encode(lane, 'hex'))`
+const ROW = `id, route, state, attempts, sent, owner IS NOT NULL AS owned, ${MS('created')} AS created,
+  ${MS(`greatest(due, ${HELD_UP})`)} AS due,
   ${MS('clock_timestamp()')} AS now, ${MS('ended')} AS ended, error, answer, answer_body, fingerprint, dedupe`
 
 /** Nobody owns it, and it is its time. */
@@ -316,6 +319,16 @@ export class DeliveryTable {
       [owner],
     )
     return rows.map(({ id }) => id)
+  }
+
+  /** Limits hold lanes up. @param lanes ms by digest in hex; 0: not any more */
+  async holdUp(lanes: ReadonlyMap<string, number>): Promise<void> {
+    await this.#pool.query(
+      `INSERT INTO shaper_delivery_instances
+       SELECT 'lane ' || lane, clock_timestamp() + ms * interval '1 ms' FROM unnest($1::text[], $2::float8[]) AS u(lane, ms)
+       ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until`,
+      [[...lanes.keys()], [...lanes.values()]],
+    )
   }
 
   async leave(owner: string): Promise<void> {

@@ -49,6 +49,11 @@ const IN_FLIGHT = 1_000
 /** Bytes of all that are loaded. One claim may go beyond it. */
 const MOST_BYTES = 64 * 1024 * 1024
 const RESULTS = 256
+/** ms. A lane that a limit holds up for longer is given back, and tried again after at most `RECHECKED`: limits change. */
+const LONG = 5_000
+const RECHECKED = 60_000
+/** Lanes of a route that an instance knows to be held up. */
+const HELD_UP = 10_000
 /** ms that results may take at the end. */
 const FAREWELL = 2_000
 const PRUNE = 60_000
@@ -92,6 +97,8 @@ interface Lane {
   /** Begun, without a result. */
   busy: number
   pausedUntil: number
+  /** The table says that a limit holds it up. */
+  isHeldUp: boolean
   wake: Cancel | undefined
 }
 
@@ -105,6 +112,8 @@ export class Worker {
   #results: { readonly result: Result; readonly written: () => void }[] = []
   #isWriting = false
   #notes = new Set<Job>()
+  /** ms for which limits hold up lanes, that are to be told. */
+  #heldUp = new Map<string, number>()
   #areNotesDue = false
   #timers = new Map<'beat' | 'end' | 'note' | 'prune' | 'again', Cancel>()
   #isClosed = false
@@ -144,7 +153,7 @@ export class Worker {
     }
     for (const [name, settings] of routes) {
       const known = this.#routes.get(name)
-      if (known !== undefined) known.settings = settings
+      if (known !== undefined) known.setSettings(settings)
       else this.#routes.set(name, new RouteQueue(name, settings, this))
     }
     for (const queue of this.#routes.values()) queue.look()
@@ -229,8 +238,18 @@ export class Worker {
     this.#at('prune', PRUNE, () => void this.#prune())
   }
 
+  /** A limit holds a lane up. @param ms 0: not any more */
+  holdUp(lane: string, ms: number): void {
+    this.#heldUp.set(lane, ms)
+    this.#note()
+  }
+
   noteSent(job: Job): void {
     this.#notes.add(job)
+    this.#note()
+  }
+
+  #note(): void {
     if (this.#timers.has('note')) return
     this.#at('note', NOTE, () => {
       this.#areNotesDue = true
@@ -238,11 +257,14 @@ export class Worker {
     })
   }
 
-  async #tellSent(): Promise<void> {
+  async #tell(): Promise<void> {
     const { table, onError } = this.#options
     this.#areNotesDue = false
     const ids = [...this.#notes].map(({ id }) => id)
+    const heldUp = this.#heldUp
     this.#notes.clear()
+    this.#heldUp = new Map()
+    if (heldUp.size > 0) await table.holdUp(heldUp).catch(onError)
     if (ids.length > 0) await table.noteSent(this.#owner, ids).catch(onError)
   }
 
@@ -270,7 +292,7 @@ export class Worker {
       // Those of one tick go together.
       await undefined
       while (this.#results.length > 0 || this.#areNotesDue) {
-        if (this.#areNotesDue) await this.#tellSent()
+        if (this.#areNotesDue) await this.#tell()
         const some = this.#results.slice(0, RESULTS)
         if (some.length > 0) await table.record(some.map(({ result }) => result))
         this.#results.splice(0, some.length)
@@ -310,6 +332,8 @@ class RouteQueue {
   readonly #name: string
   readonly #worker: Worker
   readonly #lanes = new Map<string, Lane>()
+  /** Lanes that a limit holds up, and when they are tried again. */
+  readonly #heldUp = new Map<string, number>()
   #places = 0
   #bytes = 0
   #inFlight = 0
@@ -326,6 +350,11 @@ class RouteQueue {
     this.#name = name
     this.settings = settings
     this.#worker = worker
+  }
+
+  setSettings(settings: DeliverSettings): void {
+    this.settings = settings
+    for (const key of this.#heldUp.keys()) this.#heldUp.set(key, -Infinity)
   }
 
   get #deepest(): number {
@@ -348,13 +377,15 @@ class RouteQueue {
   }
 
   async #load(most: number): Promise<void> {
-    const { table, onError } = this.#worker.options
+    const { table, onError, clock } = this.#worker.options
     const { owner } = this.#worker
     this.#looking = 'yes'
     const before = this.#after
     let found = 0
     try {
       const held = new Map([...this.#lanes].map(([key, { jobs, queued }]) => [key, jobs.length + queued]))
+      // One of a lane is enough to see whether it is still held up.
+      for (const [key, until] of this.#heldUp) held.set(key, until > clock.now() ? this.#deepest : this.#deepest - 1)
       const { ordered: isOrdered, maxBody } = this.settings
       const atOnce = Math.max(QUEUED, Math.min(most, 100, Math.floor(MOST_BYTES / 2 / (maxBody + 1))))
       const known = this.#isUnsure || this.#unwanted.size > 0 ? this.#known() : undefined
@@ -414,7 +445,8 @@ class RouteQueue {
   #laneOf(key: string): Lane {
     const known = this.#lanes.get(key)
     if (known !== undefined) return known
-    const lane = { key, jobs: [], queued: 0, busy: 0, pausedUntil: -Infinity, wake: undefined }
+    const isHeldUp = this.#heldUp.delete(key)
+    const lane = { key, jobs: [], queued: 0, busy: 0, pausedUntil: -Infinity, isHeldUp, wake: undefined }
     this.#lanes.set(key, lane)
     return lane
   }
@@ -463,6 +495,8 @@ class RouteQueue {
     job.lane.queued -= 1
     this.#inFlight += 1
     this.#worker.noteSent(job)
+    if (job.lane.isHeldUp) this.#worker.holdUp(job.lane.key, 0)
+    job.lane.isHeldUp = false
     // Not now: it is called while the engine releases.
     queueMicrotask(() => {
       this.#pump(job.lane)
@@ -485,9 +519,19 @@ class RouteQueue {
       const behind = lane.jobs.findIndex(({ place }) => place > job.place)
       lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
       const { clock } = this.#worker.options
-      lane.pausedUntil = clock.now() + (problemOf(end).retryAfterMs ?? AGAIN)
+      const { retryAfterMs = AGAIN } = problemOf(end)
+      lane.pausedUntil = clock.now() + retryAfterMs
+      if (retryAfterMs > LONG) this.#holdUp(lane, retryAfterMs)
     }
     this.#pump(lane)
+  }
+
+  /** It takes no room from others meanwhile. */
+  #holdUp({ key, jobs }: Lane, ms: number): void {
+    this.#heldUp.set(key, this.#worker.options.clock.now() + Math.min(ms, RECHECKED))
+    if (this.#heldUp.size > HELD_UP) this.#heldUp.delete(this.#heldUp.keys().next().value!)
+    this.#worker.holdUp(key, ms)
+    this.#giveBack(jobs)
   }
 
   #tried(job: Job, { answer, problem }: AttemptEnd): void {

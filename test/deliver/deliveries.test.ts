@@ -276,6 +276,54 @@ t.test('Retry-After of a 429 pauses all that goes to the upstream', async t => {
   t.ok(got[1]!.at - got[0]!.at > 950, `${got[1]!.at - got[0]!.at} ms`)
 })
 
+t.test('who is over a quota is told its end, by each instance, and goes on when the quota grows', async t => {
+  const quota = (limit: number) => ({ month: { key: 'header:x-client', quota: { limit, per: 'month' } } })
+  const { got, instance, config } = await stage(t, { buckets: quota(2) })
+  const [a, b] = [await instance(), await instance()]
+  const all: string[] = []
+  for (let count = 0; count < 7; count += 1) all.push(locationOf(await a.send(`${count}`)))
+  // Each of them counts for itself.
+  await eventually(() => got.length === 4)
+  const [next, , last] = all.filter((_, count) => !got.some(({ body }) => body === `${count}`)) as [
+    string,
+    string,
+    string,
+  ]
+  const today = new Date()
+  const end = (months: number) => Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + months, 1)
+  const told = async (ask: typeof a.ask, location: string) => {
+    const answer = await ask(location)
+    const { nextAttemptAt } = (await answer.json()) as State
+    const inSeconds = (Date.parse(nextAttemptAt!) - Date.now()) / 1_000
+    t.ok(Math.abs(Number(answer.headers.get('retry-after')) - inSeconds) < 3, answer.headers.get('retry-after')!)
+    return nextAttemptAt!
+  }
+  await until('the table knows', async () => Date.parse((await b.state(next)).nextAttemptAt!) > Date.now() + 5_000)
+  for (const { ask } of [a, b]) {
+    t.ok(Math.abs(Date.parse(await told(ask, next)) - end(1)) < 2_000, 'the end of this month')
+    t.equal(await told(ask, last), new Date(end(2)).toISOString(), 'two before it are all of the next month')
+  }
+  const late = (await (await a.send('late')).json()) as State
+  t.ok(Date.parse(late.nextAttemptAt!) > end(1) - 2_000, 'who comes later is told so, too')
+  t.equal((await b.ends(locationOf(await b.send('other', { 'x-client': 'b' })))).state, 'done')
+  const grown = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config, buckets: quota(100) }))
+  await b.rig.proxy.reload(grown)
+  for (const location of all) t.equal((await a.ends(location)).state, 'done')
+})
+
+t.test('long: keys that are held up for long take no room from others', async t => {
+  const buckets = { month: { key: 'header:x-client', quota: { limit: 1, per: 'month' } } }
+  const { got, instance } = await stage(t, { buckets })
+  const { send, ends } = await instance()
+  const lanes = [...Array(250).keys()].map(lane => `lane ${lane}`)
+  // More than an instance has loaded.
+  for (const body of ['1', '2', '3'])
+    await Promise.all(lanes.map(lane => send(`${lane} ${body}`, { 'x-client': lane })))
+  await eventually(() => got.length >= lanes.length)
+  t.equal((await ends(locationOf(await send('other', { 'x-client': 'other' })))).state, 'done')
+  t.equal(got.length, lanes.length + 1)
+})
+
 t.test('headers arrive in their order and case', async t => {
   const { got, instance } = await stage(t)
   const { base, ends } = await instance()
@@ -295,7 +343,7 @@ t.test('headers arrive in their order and case', async t => {
 
 t.test('what waits can be cancelled, what was sent cannot', async t => {
   const { got, instance } = await stage(t, {
-    buckets: { client: { key: 'header:x-client', rate: '2/s', capacity: 50 } },
+    buckets: { client: { key: 'header:x-client', rate: '1/2s', capacity: 50 } },
     status: () => undefined,
   })
   const { send, ask, ends, state } = await instance()
