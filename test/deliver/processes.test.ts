@@ -101,6 +101,19 @@ t.test('a table of another version is exit 1', async t => {
   t.match(stderr, /of another version/)
 })
 
+t.test('metrics begin at 0, before the first delivery', async t => {
+  const admin = `127.0.0.1:${await freePort()}`
+  const { start, name } = await stage(t, { admin })
+  await start().url
+  const metrics = await (await fetch(`http://${admin}/metrics`)).text()
+  for (const state of ['waiting', 'dead']) {
+    t.match(metrics, `shaper_deliveries{route="${name}",state="${state}"} 0`)
+    t.match(metrics, `shaper_delivery_oldest_seconds{route="${name}",state="${state}"} 0`)
+  }
+  for (const result of ['done', 'retry', 'dead', 'cancelled'])
+    t.match(metrics, `shaper_delivery_attempts_total{route="${name}",result="${result}"} 0`)
+})
+
 t.test('operators list, retry and delete, and metrics count', async t => {
   const admin = `127.0.0.1:${await freePort()}`
   const { start, name } = await stage(t, { admin, attempts: 2 })

@@ -182,11 +182,13 @@ export class Metrics implements Pick<Observer, 'released' | 'finished' | 'settle
       new Gauge({
         ...{ name, help, labelNames: ['route', 'state'], aggregator: 'max', registers },
         async collect() {
-          const counts =
-            (await deliveries()
-              ?.counts()
-              .catch(() => [])) ?? []
+          const counts = await deliveries()
+            ?.counts()
+            .catch(() => undefined)
           this.reset()
+          if (counts === undefined) return
+          for (const route of deliveries()!.results.keys())
+            for (const state of ['waiting', 'dead']) this.set({ route, state }, 0)
           for (const count of counts) this.set({ route: count.route, state: count.state }, of(count))
         },
       })
