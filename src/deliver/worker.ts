@@ -103,11 +103,12 @@ interface Lane {
 }
 
 export class Worker {
-  readonly #options: WorkerOptions
+  readonly options: WorkerOptions
   readonly #routes = new Map<string, RouteQueue>()
   /** Of routes that are no more. What is sent may end. */
   readonly #former = new Set<RouteQueue>()
-  #owner = randomUUID()
+  /** Its name, until it is taken for dead. */
+  owner: string = randomUUID()
   #aliveUntil = -Infinity
   #results: { readonly result: Result; readonly written: () => void }[] = []
   #isWriting = false
@@ -119,29 +120,21 @@ export class Worker {
   #isClosed = false
 
   constructor(options: WorkerOptions) {
-    this.#options = options
-  }
-
-  get options(): WorkerOptions {
-    return this.#options
-  }
-
-  get owner(): string {
-    return this.#owner
+    this.options = options
   }
 
   /** Whether what it owns is its own for sure. */
   get isAlive(): boolean {
-    return !this.#isClosed && this.#options.clock.now() < this.#aliveUntil
+    return !this.#isClosed && this.options.clock.now() < this.#aliveUntil
   }
 
   /** @throws if the server does not answer */
   async start(): Promise<void> {
-    const since = this.#options.clock.now()
-    await this.#options.table.join(this.#owner, this.#options.lease)
+    const since = this.options.clock.now()
+    await this.options.table.join(this.owner, this.options.lease)
     this.#lives(since)
     this.#at('beat', BEAT, () => void this.#beat())
-    this.#at('prune', PRUNE * this.#options.random(), () => void this.#prune())
+    this.#at('prune', PRUNE * this.options.random(), () => void this.#prune())
   }
 
   setRoutes(routes: ReadonlyMap<string, DeliverSettings>): void {
@@ -182,7 +175,7 @@ export class Worker {
   }
 
   #at(which: 'beat' | 'end' | 'note' | 'prune' | 'again', ms: number, run: () => void): void {
-    const { clock } = this.#options
+    const { clock } = this.options
     this.#timers.get(which)?.()
     if (this.#isClosed) return
     this.#timers.set(
@@ -195,19 +188,19 @@ export class Worker {
   }
 
   #lives(since: number): void {
-    const { clock, lease } = this.#options
+    const { clock, lease } = this.options
     this.#aliveUntil = since + lease - Math.min(MARGIN, lease / 4)
     this.#at('end', this.#aliveUntil - clock.now(), () => this.lose())
   }
 
   async #beat(): Promise<void> {
-    const { clock, table, lease, onError } = this.#options
+    const { clock, table, lease, onError } = this.options
     const since = clock.now()
     try {
-      const cancelled = await table.beat(this.#owner, lease)
+      const cancelled = await table.beat(this.owner, lease)
       if (cancelled === undefined) {
         this.lose()
-        await table.join(this.#owner, lease)
+        await table.join(this.owner, lease)
       }
       this.#lives(since)
       for (const id of cancelled ?? []) this.cancel(id)
@@ -221,7 +214,7 @@ export class Worker {
 
   /** Others may send now what it owned. */
   lose(): void {
-    this.#owner = randomUUID()
+    this.owner = randomUUID()
     this.#aliveUntil = -Infinity
     this.#notes.clear()
     for (const queue of this.#queues) queue.lose()
@@ -229,7 +222,7 @@ export class Worker {
   }
 
   async #prune(): Promise<void> {
-    const { table, onError } = this.#options
+    const { table, onError } = this.options
     try {
       for (const [name, { settings }] of this.#routes) while (await table.prune(name, settings.keep));
     } catch (error) {
@@ -258,14 +251,14 @@ export class Worker {
   }
 
   async #tell(): Promise<void> {
-    const { table, onError } = this.#options
+    const { table, onError } = this.options
     this.#areNotesDue = false
     const ids = [...this.#notes].map(({ id }) => id)
     const heldUp = this.#heldUp
     this.#notes.clear()
     this.#heldUp = new Map()
     if (heldUp.size > 0) await table.holdUp(heldUp).catch(onError)
-    if (ids.length > 0) await table.noteSent(this.#owner, ids).catch(onError)
+    if (ids.length > 0) await table.noteSent(this.owner, ids).catch(onError)
   }
 
   /** Deliveries whose results are not in the table, as far as is known. */
@@ -287,7 +280,7 @@ export class Worker {
   async #write(): Promise<void> {
     if (this.#isWriting) return
     this.#isWriting = true
-    const { table, onError } = this.#options
+    const { table, onError } = this.options
     try {
       // Those of one tick go together.
       await undefined
@@ -321,7 +314,7 @@ export class Worker {
     this.#isClosed = true
     for (const cancel of this.#timers.values()) cancel()
     for (const queue of this.#queues) queue.lose()
-    await this.#options.table.leave(this.#owner).catch(this.#options.onError)
+    await this.options.table.leave(this.owner).catch(this.options.onError)
   }
 }
 
@@ -510,7 +503,7 @@ class RouteQueue {
     if (job.isSent) this.#inFlight -= 1
     else lane.queued -= 1
     job.attempt = undefined
-    const isTried = end.fate === 'tried' || (end.outcome === 'refused' && statusOf(end) !== 503)
+    const isTried = end.fate === 'tried' || (end.outcome === 'refused' && problemOf(end).status !== 503)
     if (isTried) this.#tried(job, end)
     else if (job.isCancelled) this.#over(job, { state: 'cancelled', tried: 0, delay: 0 })
     else if (this.#isLeaving || job.isSent) this.#over(job, { state: 'waiting', tried: 0, delay: 0 })
@@ -518,9 +511,8 @@ class RouteQueue {
       lane.busy -= 1
       const behind = lane.jobs.findIndex(({ place }) => place > job.place)
       lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
-      const { clock } = this.#worker.options
       const { retryAfterMs = AGAIN } = problemOf(end)
-      lane.pausedUntil = clock.now() + retryAfterMs
+      lane.pausedUntil = this.#worker.options.clock.now() + retryAfterMs
       if (retryAfterMs > LONG) this.#holdUp(lane, retryAfterMs)
     }
     this.#pump(lane)
@@ -640,8 +632,4 @@ function problemOf({ problem }: AttemptEnd): Problem {
   } catch {
     return {}
   }
-}
-
-function statusOf(end: AttemptEnd): number | undefined {
-  return problemOf(end).status
 }

@@ -1,5 +1,7 @@
-/** Deliveries of programs that start, crash and are asked by operators. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+/** Deliveries of programs that start, crash, are asked by operators, and whose database fails. */
+import { execFileSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -9,8 +11,10 @@ import t, { type Test } from 'tap'
 import { type Command, shaper, shaperHere } from '../cli/command.js'
 import { eventually } from '../proxy/harness.js'
 import { runs } from '../runs.js'
+import { startRelay } from '../servers/distance.js'
 import { freePort } from '../servers/free-port.js'
-import { startPostgres } from '../servers/postgres.js'
+import { type PostgresServer, startPostgres } from '../servers/postgres.js'
+import { until } from '../servers/redis.js'
 
 const server = await startPostgres()
 t.teardown(() => server.close())
@@ -237,3 +241,90 @@ t.test('a stopped instance is taken for dead, and sends nothing when it goes on'
   t.equal((await post(url, 'again')).status, 202)
   await eventually(() => got.at(-1)!.body === 'again')
 })
+
+/** How many rows are in the table, and wait. */
+async function stored({ query }: PostgresServer): Promise<{ rows: number; waiting: number }> {
+  const sql = `SELECT count(*)::int AS rows, (count(*) FILTER (WHERE state = 'waiting'))::int AS waiting FROM shaper_deliveries`
+  return (await query<{ rows: number; waiting: number }>(sql))[0]!
+}
+
+t.test(
+  'a database whose disk is full: 503, nothing half accepted, and it goes on when there is room',
+  { skip: process.getuid?.() !== 0 && 'only root mounts a small disk', timeout: 300_000 },
+  async t => {
+    const own = await startPostgres()
+    const disk = mkdtempSync(join(tmpdir(), 'shaper-small-'))
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
+    t.teardown(async () => {
+      await own.close()
+      execFileSync('umount', [disk])
+      rmSync(disk, { recursive: true })
+    })
+    const { uid, gid } = statSync(own.data)
+    execFileSync('chown', [`${uid}:${gid}`, disk])
+    await own.query(`CREATE TABLESPACE small LOCATION '${disk}'`)
+    const { got, start } = await stage(t, { url: own.url }, '2/s')
+    const first = start()
+    await first.url
+    first.child.kill('SIGTERM')
+    await first.finished
+    await own.query('ALTER TABLE shaper_deliveries SET TABLESPACE small')
+    const filler = join(disk, 'filler')
+    writeFileSync(filler, Buffer.alloc(16 * 1024 * 1024))
+    const url = await start().url
+    // It cannot be compressed. So some fill the disk, before many are delivered.
+    const body = (number: number) => `${number} ${randomBytes(500_000).toString('base64')}`
+    const sent = new Map<string, string>()
+    let answer = await post(url, 'first')
+    for (let number = 0; answer.status === 202 && number < 200; number += 1) {
+      const [key, text] = [`full-${number}`, body(number)]
+      sent.set(key, text)
+      answer = await post(url, text, { 'idempotency-key': key })
+    }
+    t.equal(answer.status, 503)
+    t.ok(Number(answer.headers.get('retry-after')) >= 1)
+    const accepted = sent.size
+    t.ok(accepted > 5, `${accepted} fit`)
+    const [[key, text]] = [...sent].slice(-1) as [[string, string]]
+    t.equal((await stored(own)).rows, accepted, 'the first one and those that were accepted')
+    rmSync(filler)
+    while (answer.status === 503) {
+      await sleep(50)
+      answer = await post(url, text, { 'idempotency-key': key })
+    }
+    t.equal(answer.status, 202)
+    await until('all are delivered', async () => (await stored(own)).waiting === 0)
+    t.equal((await stored(own)).rows, accepted + 1)
+    t.equal(new Set(got.map(({ body }) => body)).size, accepted + 1)
+  },
+)
+
+t.test(
+  'a slow database: all is stored and sent once; one that takes too long is 503',
+  { timeout: 300_000 },
+  async t => {
+    const own = await startPostgres()
+    t.teardown(() => own.close())
+    const link = await startRelay(own.port, 250)
+    t.teardown(() => link.close())
+    const { got, start } = await stage(t, { url: own.url.replace(`${own.port}`, `${link.port}`) })
+    const url = await start().url
+    t.match(url, /^http:/)
+    const answers = await Promise.all([...Array(20).keys()].map(number => post(url, `${number}`)))
+    t.same(new Set(answers.map(({ status }) => status)), new Set([202]))
+    await until('all are delivered', async () => (await stored(own)).waiting === 0)
+    t.equal(got.length, 20)
+    // Its answers are lost, though what they answer is done.
+    const lost = link.lose('silent', 8_000)
+    const late = await post(url, 'late', { 'idempotency-key': 'late' })
+    t.equal(late.status, 503)
+    t.ok(Number(late.headers.get('retry-after')) >= 1)
+    await lost
+    let again = late
+    while (again.status === 503) again = await post(url, 'late', { 'idempotency-key': 'late' })
+    t.equal(again.status, 202)
+    await until('that is delivered, too', async () => (await stored(own)).waiting === 0)
+    t.equal((await stored(own)).rows, 21)
+    t.equal(new Set(got.map(({ body }) => body)).size, 21)
+  },
+)
