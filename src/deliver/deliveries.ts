@@ -469,7 +469,7 @@ function answerOf(head: string, body: Buffer | null): object {
 }
 
 function timeOf(ms: number): string {
-  return new Date(ms).toISOString()
+  return new Date(Math.round(ms)).toISOString()
 }
 
 function documentAnswer(status: number, document: object, more: readonly string[] = []): DeliveryAnswer {

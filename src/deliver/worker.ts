@@ -231,7 +231,6 @@ export class Worker {
     this.#at('prune', PRUNE, () => void this.#prune())
   }
 
-  /** A limit holds a lane up. @param ms 0: not any more */
   holdUp(lane: string, ms: number): void {
     this.#heldUp.set(lane, ms)
     this.#note()
@@ -511,7 +510,8 @@ class RouteQueue {
       lane.busy -= 1
       const behind = lane.jobs.findIndex(({ place }) => place > job.place)
       lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
-      const { retryAfterMs = AGAIN } = problemOf(end)
+      // Where many lanes contend for little room, they do not all ask for each place.
+      const retryAfterMs = Math.max(problemOf(end).retryAfterMs ?? AGAIN, this.#lanes.size)
       lane.pausedUntil = this.#worker.options.clock.now() + retryAfterMs
       if (retryAfterMs > LONG) this.#holdUp(lane, retryAfterMs)
     }

@@ -284,11 +284,9 @@ t.test('who is over a quota is told its end, by each instance, and goes on when 
   for (let count = 0; count < 7; count += 1) all.push(locationOf(await a.send(`${count}`)))
   // Each of them counts for itself.
   await eventually(() => got.length === 4)
-  const [next, , last] = all.filter((_, count) => !got.some(({ body }) => body === `${count}`)) as [
-    string,
-    string,
-    string,
-  ]
+  const isSent = (_: string, count: number): boolean => got.some(({ body }) => body === `${count}`)
+  const [next, , last] = all.filter((location, count) => !isSent(location, count)) as [string, string, string]
+  for (const location of all.filter(isSent)) await a.ends(location)
   const today = new Date()
   const end = (months: number) => Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + months, 1)
   const told = async (ask: typeof a.ask, location: string) => {
