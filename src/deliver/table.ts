@@ -386,7 +386,7 @@ export class DeliveryTable {
          state = n.state, attempts = d.attempts + n.tried, due = clock_timestamp() + n.delay * interval '1 ms',
          owner = NULL, sent = false, cancel = false,
          ended = CASE WHEN n.state <> 'waiting' THEN clock_timestamp() END,
-         error = CASE WHEN n.tried = 1 THEN n.error ELSE d.error END, answer = n.answer, answer_body = n.body,
+         error = CASE WHEN n.tried = 1 OR n.state = 'dead' THEN n.error ELSE d.error END, answer = n.answer, answer_body = n.body,
          head = CASE WHEN n.state IN ('done', 'cancelled') THEN '' ELSE d.head END,
          body = CASE WHEN n.state IN ('done', 'cancelled') THEN '' ELSE d.body END
        FROM (SELECT id, owner, attempts, CASE WHEN state = 'waiting' AND (SELECT cancel FROM shaper_deliveries o WHERE o.id = u.id)

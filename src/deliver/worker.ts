@@ -504,18 +504,22 @@ class RouteQueue {
     job.attempt = undefined
     const isTried = end.fate === 'tried' || (end.outcome === 'refused' && problemOf(end).status !== 503)
     if (isTried) this.#tried(job, end)
-    else if (job.isCancelled) this.#over(job, { state: 'cancelled', tried: 0, delay: 0 })
-    else if (this.#isLeaving || job.isSent) this.#over(job, { state: 'waiting', tried: 0, delay: 0 })
-    else {
-      lane.busy -= 1
-      const behind = lane.jobs.findIndex(({ place }) => place > job.place)
-      lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
-      // Where many lanes contend for little room, they do not all ask for each place.
-      const retryAfterMs = Math.max(problemOf(end).retryAfterMs ?? AGAIN, this.#lanes.size)
-      lane.pausedUntil = this.#worker.options.clock.now() + retryAfterMs
-      if (retryAfterMs > LONG) this.#holdUp(lane, retryAfterMs)
-    }
+    else this.#notSent(job, end)
     this.#pump(lane)
+  }
+
+  #notSent(job: Job, end: AttemptEnd): void {
+    const { lane } = job
+    if (job.isCancelled) return this.#over(job, { state: 'cancelled', tried: 0, delay: 0 })
+    if (neverFits(end)) return this.#over(job, { state: 'dead', tried: 0, delay: 0, error: end.problem })
+    if (this.#isLeaving || job.isSent) return this.#over(job, { state: 'waiting', tried: 0, delay: 0 })
+    lane.busy -= 1
+    const behind = lane.jobs.findIndex(({ place }) => place > job.place)
+    lane.jobs.splice(behind < 0 ? lane.jobs.length : behind, 0, job)
+    // Where many lanes contend for little room, they do not all ask for each place.
+    const retryAfterMs = Math.max(problemOf(end).retryAfterMs ?? AGAIN, this.#lanes.size)
+    lane.pausedUntil = this.#worker.options.clock.now() + retryAfterMs
+    if (retryAfterMs > LONG) this.#holdUp(lane, retryAfterMs)
   }
 
   /** It takes no room from others meanwhile. */
@@ -624,6 +628,13 @@ function isFailure(status: number): boolean {
 interface Problem {
   readonly status?: number
   readonly retryAfterMs?: number
+  readonly 'violated-policies'?: readonly string[]
+}
+
+/** A bucket has rejected it and names no time: it costs more than the bucket can hold. */
+function neverFits(end: AttemptEnd): boolean {
+  const problem = problemOf(end)
+  return problem['violated-policies'] !== undefined && problem.retryAfterMs === undefined
 }
 
 function problemOf({ problem }: AttemptEnd): Problem {

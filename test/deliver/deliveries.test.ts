@@ -246,6 +246,21 @@ t.test('a 4xx is the answer, and is not tried again', async t => {
   t.equal(got.length, 1)
 })
 
+t.test('one that costs more than its bucket can hold is dead at once, and not tried for ever', async t => {
+  const { got, instance } = await stage(t, {
+    buckets: { client: { key: 'header:x-client', rate: '1000/s', capacity: 10 } },
+    route: { cost: { buckets: { client: { estimate: 'n' } } } },
+  })
+  const { send, ends } = await instance()
+  t.match(await ends(locationOf(await send('{"n":11}'))), {
+    state: 'dead',
+    attempts: 0,
+    error: { status: 429, detail: 'the cost 11 can never fit bucket "client" of 10' },
+  })
+  t.match(await ends(locationOf(await send('{"n":9}'))), { state: 'done', attempts: 1 })
+  t.equal(got.length, 1)
+})
+
 t.test('Retry-After of an answer comes first', async t => {
   const { got, instance } = await stage(t, {
     status: (_, count) => (count === 1 ? 429 : 200),
