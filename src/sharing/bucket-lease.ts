@@ -67,6 +67,8 @@ export class BucketLease {
   drainedAt = -Infinity
   /** What is left is used, and nothing more is leased. */
   ending = false
+  /** Whether all that waits and comes fits in the next slots. */
+  isRoomy = false
   #level = Infinity
   #rate: number
   readonly #slots: OwnSlot[] = []
@@ -216,12 +218,18 @@ export class BucketLease {
     this.#pass(() => moment)
   }
 
-  /** Takes the time of a request. Returns its slot, which can be used `late` ms late at most. Only if there is one (`next`). */
-  take(cost: number, now: number, late = Infinity): TakenSlot {
+  /**
+   * Takes the time of a request. Returns its slot, which can be used `late` ms late at most. Only if there is one (`next`). Slots that cannot be
+   * used at `from` any more are left to others, if there is a later one.
+   */
+  take(cost: number, now: number, late = Infinity, from = -Infinity): TakenSlot {
     this.cutLate(now)
-    const first = this.#slots[0]!
-    const { at, lost, whole } = first
-    const usable = this.#usableFor(first)
+    // Where the bucket is full its slots go by turns. The bound of several instances has room for another order.
+    const usableThen = (slot: OwnSlot): boolean => slot.at + Math.min(late, this.#usableFor(slot)) >= from
+    const place = this.isOnlyLessee || !this.isRoomy ? 0 : Math.max(0, this.#slots.findIndex(usableThen))
+    const slot = this.#slots[place]!
+    const { at, lost, whole } = slot
+    const usable = this.#usableFor(slot)
     // A slot for one request is used whole, and the next one comes in its time. Else all would come late, and too close to those of
     // others. Where it was later than the bound has room for, the next one is later.
     const isWhole = whole <= cost + LEVEL_TOLERANCE && now <= at - lost / this.#rate + usable
@@ -233,6 +241,7 @@ export class BucketLease {
     this.drainedAt = Math.max(this.drainedAt, at + cost / this.#rate)
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += owed
+    if (place > 0) this.#payFrom(place, owed)
     this.#settleDebt()
     return { at, until, lost, owed }
   }
@@ -486,6 +495,14 @@ export class BucketLease {
       this.#shorten(first, this.#debt, this.#debt / this.#rate)
       this.#debt = 0
     }
+  }
+
+  #payFrom(place: number, owed: number): void {
+    const slot = this.#slots[place]!
+    const paid = Math.min(slot.cost, owed)
+    this.#debt -= paid
+    if (slot.cost - paid <= LEVEL_TOLERANCE) this.#slots.splice(place, 1)
+    else this.#shorten(slot, paid, paid / this.#rate)
   }
 
   /** A slot begins `time` ms later, as its first `cost` was used or lost. */

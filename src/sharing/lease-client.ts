@@ -175,10 +175,9 @@ export class Leases {
     const later = demandOf(bucket, span, now)
     const narrower = narrowerEverywhere(bucket, span)
     if (narrower !== undefined) Object.assign(bucket, { narrower, narrowerUntil: now + NARROWER_KNOWN })
+    lease.isRoomy = leavesRoom(bucket, later, span)
     const couldClaim =
-      lease.leavesWithin(later, LEAVES_SOON) ||
-      narrower !== undefined ||
-      (reach < CLAIM_REACH && leavesRoom(bucket, later, span))
+      lease.leavesWithin(later, LEAVES_SOON) || narrower !== undefined || (lease.isRoomy && reach < CLAIM_REACH)
     const demand = couldClaim
       ? throughNarrower(demandOf(bucket, lead + LEAVES_SOON, now), narrower, lead + LEAVES_SOON)
       : later

@@ -352,7 +352,9 @@ export class StoreSlots implements SlotSource {
   #take(stack: readonly StoredBucket[], ticket: Ticket, now: number): Parts {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
-    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now, lateIn(stack, bucket)))
+    // By then the store has answered.
+    const from = claimed.length === 0 ? now : now + CLAIM_TIME * this.#horizon(claimed)
+    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now, lateIn(stack, bucket), from))
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }

@@ -168,3 +168,29 @@ t.test('of keys with buckets of their own none starves, whether those are leased
   const all = waits(simulation)
   t.ok(quantile(all, 0.99) < 2_200, `${quantile(all, 0.99)} ms, 1 % of them`)
 })
+
+// A slot of its own bucket may be as late as in one process. Light clients left it slots of the shared bucket that were too soon for them.
+for (const { far, least, before } of [
+  { far: 0.25, least: 97, before: 95 },
+  { far: 5, least: 97, before: 95 },
+  { far: 15, least: 75, before: 47 },
+]) {
+  t.test(
+    `a client at its own limit beside light ones, the shared bucket 90 % used, two instances ${far} ms away`,
+    async t => {
+      const heavy = [0, 1].map((instance): Source => {
+        return { instance, keys: ['heavy', 'all'], load: { kind: 'poisson', ms: 10 } }
+      })
+      const light = Array.from({ length: 8 }, (_, place): Source => {
+        return { instance: place % 2, keys: [`light ${place}`, 'all'], load: { kind: 'poisson', ms: 100 } }
+      })
+      const simulation = await simulate({
+        ...{ stack: [limits(100, 50), limits(200, 200, 'everyone')], count: 2, sources: [...heavy, ...light] },
+        ...{ distance: () => far, jitter: 0.5, isReal: true },
+      })
+      await simulation.run(12_000)
+      const sent = simulation.releases.filter(({ at, source }) => at > 2_000 && source.keys[0] === 'heavy').length
+      t.ok(sent / 10 >= least, `${sent / 10} % of its rate, ${before} % before`)
+    },
+  )
+}
