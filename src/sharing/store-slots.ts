@@ -353,7 +353,8 @@ export class StoreSlots implements SlotSource {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
     // By then the store has answered.
-    const from = claimed.length === 0 ? now : now + CLAIM_TIME * this.#horizon(claimed)
+    const isMixed = claimed.length > 0 && leased.length > 0
+    const from = isMixed ? now + CLAIM_TIME * this.#horizon(claimed) : -Infinity
     const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now, lateIn(stack, bucket), from))
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
