@@ -159,16 +159,19 @@ for (const { signal, what } of [
 ] as const)
   t.test(`a process that ${what} during its restart leaves no successor`, async t => {
     const stops = `--import=${new URL('./stopped-successor.js', import.meta.url).href}`
-    const found = await scene(t, signal === 'SIGTERM' ? { env: { NODE_OPTIONS: stops } } : {})
+    const found = await scene(t, {
+      env: { NODE_OPTIONS: stops, ...(signal === 'SIGKILL' && { STOP_ONCE_MET: '1' }) },
+    })
     const { child, finished } = found.command
     const refused = restart(found)
     const pid = await successorOf(found)
     const sockets = socketsIn(child.pid!).filter(isListening)
     t.equal(sockets.length, 2)
-    // Now it has what it needs to serve.
-    if (signal === 'SIGKILL') await eventually(() => sockets.every(socket => socketsIn(pid).includes(socket)))
-    else await eventually(() => /\) T /.test(readFileSync(`/proc/${pid}/stat`, 'latin1')))
+    await eventually(() => /\) T /.test(readFileSync(`/proc/${pid}/stat`, 'latin1')))
+    // It has what it needs to serve.
+    if (signal === 'SIGKILL') t.ok(sockets.every(socket => socketsIn(pid).includes(socket)))
     child.kill(signal)
+    if (signal === 'SIGKILL') process.kill(pid, 'SIGCONT')
     await finished
     t.equal((await refused).code, 1)
     await eventually(() => !existsSync(`/proc/${pid}`))
