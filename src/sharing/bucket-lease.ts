@@ -224,9 +224,7 @@ export class BucketLease {
    */
   take(cost: number, now: number, late = Infinity, from = -Infinity): TakenSlot {
     this.cutLate(now)
-    // Where the bucket is full its slots go by turns. The bound of several instances has room for another order.
-    const usableThen = (slot: OwnSlot): boolean => slot.at + Math.min(late, this.#usableFor(slot)) >= from
-    const place = this.isOnlyLessee || !this.isRoomy ? 0 : Math.max(0, this.#slots.findIndex(usableThen))
+    const place = from === -Infinity ? 0 : this.#placeFrom(from, late)
     const slot = this.#slots[place]!
     const { at, lost, whole } = slot
     const usable = this.#usableFor(slot)
@@ -495,6 +493,15 @@ export class BucketLease {
       this.#shorten(first, this.#debt, this.#debt / this.#rate)
       this.#debt = 0
     }
+  }
+
+  /** Where the bucket is full its slots go by turns. The bound of several instances has room for another order. */
+  #placeFrom(from: number, late: number): number {
+    if (this.isOnlyLessee || !this.isRoomy) return 0
+    return Math.max(
+      0,
+      this.#slots.findIndex(slot => slot.at + Math.min(late, this.#usableFor(slot)) >= from),
+    )
   }
 
   #payFrom(place: number, owed: number): void {

@@ -178,7 +178,7 @@ local function open(first, last, cost)
     local place = known[size]
     if not place then
       place = { bucket = bucket, capacity = 0, burst = 0, fills = false, blockFor = 0, cost = 0, isDue = false, level = 0, reserved = 0,
-        reason = 0, free = 0, length = 0, mayHaveGap = false }
+        reason = 0, free = 0, length = 0 }
       known[size] = place
     end
     place.bucket, place.capacity, place.fills = bucket, input[at + 2], input[at + 3] == 1
