@@ -43,7 +43,7 @@ t.test('two workers send a user to the same one of four servers', async t => {
   const before = await look()
   for (let again = 0; again < 4; again += 1) t.same(await look(), before, 'in each worker the same')
   const own = ['a', 'b', 'c', 'd'].map(name => before.filter(each => each === name).length)
-  t.ok(Math.min(...own) >= 5 && Math.max(...own) <= 30, `about a quarter each: ${own}`)
+  t.ok(Math.min(...own) >= 2 && Math.max(...own) <= 35, `about a quarter each: ${own}`)
   const gone = portOf(servers[0]!)
   servers[0]!.closeAllConnections()
   await new Promise(resolve => servers[0]!.close(resolve))
