@@ -147,6 +147,10 @@ export class StoredDeliveries implements Deliveries {
     return { table, worker, acceptor: new Acceptor(table), room: new WaitingRoom(table, rest.clock) }
   }
 
+  limitsChanged(): void {
+    for (const { worker } of this.#places.values()) worker.limitsChanged()
+  }
+
   leave(): void {
     for (const { worker } of this.#places.values()) worker.leave()
   }

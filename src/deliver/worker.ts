@@ -146,7 +146,7 @@ export class Worker {
     }
     for (const [name, settings] of routes) {
       const known = this.#routes.get(name)
-      if (known !== undefined) known.setSettings(settings)
+      if (known !== undefined) known.settings = settings
       else this.#routes.set(name, new RouteQueue(name, settings, this))
     }
     for (const queue of this.#routes.values()) queue.look()
@@ -154,6 +154,10 @@ export class Worker {
 
   get #queues(): readonly RouteQueue[] {
     return [...this.#routes.values(), ...this.#former]
+  }
+
+  limitsChanged(): void {
+    for (const queue of this.#routes.values()) queue.limitsChanged()
   }
 
   /** There is something new for a route. */
@@ -344,9 +348,13 @@ class RouteQueue {
     this.#worker = worker
   }
 
-  setSettings(settings: DeliverSettings): void {
-    this.settings = settings
+  limitsChanged(): void {
     for (const key of this.#heldUp.keys()) this.#heldUp.set(key, -Infinity)
+    for (const lane of [...this.#lanes.values()]) {
+      lane.pausedUntil = -Infinity
+      this.#pump(lane)
+    }
+    this.look()
   }
 
   get #deepest(): number {

@@ -60,6 +60,8 @@ export interface Deliveries {
   start(context: ProxyContext): Promise<void>
   /** Opens the databases of other settings. @returns puts them into effect @throws as `start` */
   prepare(settings: Settings): Promise<() => void>
+  /** Keys have got other limits. What was held up for long is tried again. */
+  limitsChanged(): void
   /** Never throws: what fails is an answer. */
   accept(route: Route, request: Accepted): Promise<DeliveryAnswer>
   /** A question about a delivery. @param id as in its path, from a client */

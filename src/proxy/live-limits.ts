@@ -31,6 +31,7 @@ export function applyLimits(
   const expired = context.shaper.engine.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
   // `maxInFlight` may have been raised.
   for (const gate of gates) if (gate.awaited) context.shaper.wake(gate)
+  context.deliveries?.limitsChanged()
   return expired
 }
 
@@ -53,6 +54,7 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
 export function applyOverride(context: ProxyContext, name: string, key: string): void {
   const bucket = bucketOf(context, name)
   if (bucket !== undefined) applyToKey(context, bucket, key)
+  context.deliveries?.limitsChanged()
 }
 
 function bucketOf({ routes }: ProxyContext, name: string): BucketSettings | undefined {
@@ -86,6 +88,8 @@ export async function applyKeyLimits(
   name: string,
   keys: Iterable<string> = context.bucketTable.keys(name),
 ): Promise<void> {
+  // A key gets its limits with its next request, and these are its next ones.
+  context.deliveries?.limitsChanged()
   let count = 0
   let until = performance.now() + SLICE.ms
   for (const key of keys) {

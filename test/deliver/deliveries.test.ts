@@ -324,6 +324,19 @@ t.test('who is over a quota is told its end, by each instance, and goes on when 
   for (const location of all) t.equal((await a.ends(location)).state, 'done')
 })
 
+t.test('a key that is held up for long leaves as soon as its limits are others', async t => {
+  const buckets = { month: { key: 'header:x-client', quota: { limit: 1, per: 'month' } } }
+  const { got, instance } = await stage(t, { buckets })
+  const { send, ends, state, rig } = await instance()
+  await ends(locationOf(await send('1')))
+  const location = locationOf(await send('2'))
+  await until('it is held up', async () => Date.parse((await state(location)).nextAttemptAt!) > Date.now() + 5_000)
+  const set = performance.now()
+  await rig.proxy.context.overrides.set({ bucket: 'month', key: 'a', capacity: 2, endsIn: 3_600_000 })
+  t.equal((await ends(location)).state, 'done')
+  t.ok(got.at(-1)!.at - set < 10_000, `${got.at(-1)!.at - set} ms; without the news it is looked at after a minute`)
+})
+
 t.test('long: keys that are held up for long take no room from others', async t => {
   const buckets = { month: { key: 'header:x-client', quota: { limit: 1, per: 'month' } } }
   const { got, instance } = await stage(t, { buckets })

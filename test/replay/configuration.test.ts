@@ -58,7 +58,7 @@ t.test('what a route stores is never rejected, and waits for its turn as long as
       routes: [
         {
           name: 'hooks',
-          match: { method: ['GET', 'POST'], path: '/hooks' },
+          match: { path: '/hooks' },
           deliver: { url: 'postgres://127.0.0.1/x', ...deliver },
         },
         { name: 'rest', maxWait: '1s' },
@@ -67,11 +67,13 @@ t.test('what a route stores is never rejected, and waits for its turn as long as
   const posts = (ip: string) => burst(20, { ip, method: 'POST', path: '/hooks' })
   const stored = await replay(planOf(lines([...posts('192.0.2.1'), ...posts('192.0.2.2')]), config({})))
   t.match(stored, { atOnce: 1, delayed: 39, rejected: 0 })
+  t.match(stored.notes, [/route "hooks" stores requests \(deliver\), so their waits have no bound/])
   t.ok(Math.abs(stored.wait.max - 19_250) < 20, `one a second for each client, and four for all: ${stored.wait.max} ms`)
   const reads = await replay(planOf(lines(burst(20, { path: '/hooks' })), config({})))
   t.match(reads, { rejected: 17 }, 'GET is answered at once')
   const asked = await replay(planOf(lines(posts('192.0.2.1')), config({ when: 'asked' })))
   t.match(asked, { rejected: 17 }, 'a log does not say who prefers to be answered later')
+  t.match(asked.notes, [/route "hooks" stores requests whose clients ask for it; a log does not tell which/])
   const beside = [...posts('192.0.2.1'), ...posts('192.0.2.2'), { at: 100, ip: '192.0.2.3', path: '/' }]
   t.match(await replay(planOf(lines(beside), config({}))), { rejected: 0 }, 'two of each are in the shared bucket')
 })

@@ -59,10 +59,10 @@ function refusalFaults({ valid: { refuse, mode } }: PartialRoute): Finding[] {
 function deliveryFaults({ given, valid: { match, dryRun, refuse } }: PartialRoute): Finding[] {
   if (!isObject(given.deliver)) return []
   const fault = (message: string): Finding[] => [{ path: ['deliver'], message }]
-  const methods = match?.method
-  if (methods?.every(isAnsweredAtOnce))
+  const atOnce = match?.method?.filter(isAnsweredAtOnce) ?? []
+  if (atOnce.length > 0)
     return fault(
-      `the route takes only ${methods.join(', ')}, and these are answered at once; match e.g. "method": "POST"`,
+      `${atOnce.join(', ')}: answered at once, so never stored; match e.g. "method": "POST" here, and the rest in a route of its own`,
     )
   if (given.upstream === GATE)
     return fault('the upstream "gate:" forwards nothing, so nothing is delivered; name an upstream')

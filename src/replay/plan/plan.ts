@@ -75,6 +75,9 @@ export function isByAddress({ bucket }: Single): boolean {
  */
 export function createLogChecks(fields: FieldNames, ...all: readonly ReplayLimits[]) {
   const notes = new Set<string>()
+  for (const limits of all) {
+    for (const note of storingNotes(limits)) notes.add(all.length > 1 ? `${limits.name}: ${note}` : note)
+  }
   const begin = (parser: LineParser, log: string): void => {
     const name = log === STDIN ? 'standard input' : log
     checkFields(fields, parser, name)
@@ -84,6 +87,16 @@ export function createLogChecks(fields: FieldNames, ...all: readonly ReplayLimit
     }
   }
   return { notes, begin }
+}
+
+function storingNotes({ settings }: ReplayLimits): string[] {
+  return settings.routes.flatMap(({ name, deliver }) => {
+    if (deliver === undefined) return []
+    if (deliver.when === 'always') return [`route "${name}" stores requests (deliver), so their waits have no bound`]
+    return [
+      `route "${name}" stores requests whose clients ask for it; a log does not tell which, so none is taken as stored`,
+    ]
+  })
 }
 
 /** Keys from certificates, tokens and bodies. */
