@@ -544,7 +544,7 @@ t.test('an instance whose lease is over lets go, and a stalled one sends nothing
 })
 
 t.test('what is finished is forgotten after its time, and deleted later', async t => {
-  const { got, instance } = await stage(t, { deliver: { keep: '1s' } })
+  const { got, instance } = await stage(t, { deliver: { keep: '2s' } })
   const { send, ends, ask } = await instance()
   const keyed = { 'idempotency-key': 'short' }
   const location = locationOf(await send('short', keyed))
@@ -568,7 +568,7 @@ t.test('what is finished is forgotten after its time, and deleted later', async 
 
 t.test('a reload takes deliver away and gives it back; what is stored stays', async t => {
   const { got, instance, config, route } = await stage(t, {
-    buckets: { client: { key: 'header:x-client', rate: '5/s', capacity: 50 } },
+    buckets: { client: { key: 'header:x-client', rate: '2/s', capacity: 50 } },
   })
   const { send, ends, rig } = await instance()
   const all: string[] = []
