@@ -162,11 +162,16 @@ export function lease(state: LeasedState, request: LeaseReport, now: number): Le
   else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead + FRAME + REPORT_SHIFT)
   report(state, leases, lessee, request)
   const unused = settleRoom(state, lessee, request, now)
+  // Its reports come so much later than they are planned, by the way to it and back: they are a frame and this apart.
+  const lag = Math.min(lessee.lead, Math.max(0, now - lessee.nextAt))
   lessee.seenAt = now
   lessee.nextAt = now
   measure(leases)
   const newcomer = known === undefined ? lessee : undefined
-  const frame = newcomer !== undefined && oldestOf(lessee) < Infinity ? FIRST_FRAME : FRAME
+  const frame =
+    newcomer !== undefined && oldestOf(lessee) < Infinity
+      ? FIRST_FRAME
+      : Math.max(FRAME, untilNext(leases, lessee, lag, now))
   allocate(state, leases, { request, newcomer, frame }, now)
   leases.beyond = Math.max(0, waitingOf(state, leases, request, now) - state.level)
   state.level += leases.beyond
@@ -272,6 +277,15 @@ function oldestOf({ demand }: Lessee): number {
   for (const each of demand)
     if (each.arrivals !== undefined && each.cost > LEVEL_TOLERANCE) oldest = Math.min(oldest, nextArrival(each))
   return oldest
+}
+
+/** ms until one of them reports, by when they are expected. Each is so much later. */
+function untilNext({ lessees }: BucketLeases, lessee: Lessee, lag: number, now: number): number {
+  if (lessees.length === 1) return 0
+  let next = now + FRAME + lag
+  for (const other of lessees)
+    if (other !== lessee && other.nextAt + lag > now) next = Math.min(next, other.nextAt + lag)
+  return next - now
 }
 
 /** Reports come to be evenly apart: else the first of some together would be dealt what is left. */

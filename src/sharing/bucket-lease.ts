@@ -33,6 +33,24 @@ export const MANY_REQUESTS = 50
 /** So many requests of clients below the rate may come close together. */
 const FEW_IN_ROOM = 8
 
+/** ms */
+export interface Span {
+  readonly at: number
+  readonly until: number
+}
+
+/** How a request can use a slot, in ms. */
+interface SlotUse {
+  /** So late at most. */
+  readonly late: number
+  /** Not before. What cannot be used then any more is left to others, if there is a later slot. */
+  readonly from: number
+  /** The slots of other buckets, in their order, that others have and for which they need one of this bucket. */
+  readonly needed: readonly Span[]
+}
+
+const ANY_USE: SlotUse = { late: Infinity, from: -Infinity, needed: [] }
+
 /** A slot, or what is left of it: each request that takes a part of it moves its beginning. Times in ms, costs in cost units. */
 interface OwnSlot {
   at: number
@@ -67,7 +85,7 @@ export class BucketLease {
   drainedAt = -Infinity
   /** What is left is used, and nothing more is leased. */
   ending = false
-  /** Whether all that waits and comes fits in the next slots. */
+  /** Whether all that waits fits in the next slots. */
   isRoomy = false
   #level = Infinity
   #rate: number
@@ -218,13 +236,10 @@ export class BucketLease {
     this.#pass(() => moment)
   }
 
-  /**
-   * Takes the time of a request. Returns its slot, which can be used `late` ms late at most. Only if there is one (`next`). Slots that cannot be
-   * used at `from` any more are left to others, if there is a later one.
-   */
-  take(cost: number, now: number, late = Infinity, from = -Infinity): TakenSlot {
+  /** Takes the time of a request. Returns its slot. Only if there is one (`next`). */
+  take(cost: number, now: number, { late, from, needed }: SlotUse = ANY_USE): TakenSlot {
     this.cutLate(now)
-    const place = from === -Infinity ? 0 : this.#placeFrom(from, late)
+    const place = from === -Infinity || this.isOnlyLessee || !this.isRoomy ? 0 : this.#placeFrom({ late, from, needed })
     const slot = this.#slots[place]!
     const { at, lost, whole } = slot
     const usable = this.#usableFor(slot)
@@ -252,6 +267,24 @@ export class BucketLease {
     if (owed - settled <= LEVEL_TOLERANCE) return
     this.#slots.push({ at, cost: owed - settled, whole: cost, token: undefined, lost })
     this.#slots.sort((one, other) => one.at - other.at)
+  }
+
+  /**
+   * When its slots can be used, in ms, in their order. Those to come, until a moment and for what waits (cost units), are as far apart as its
+   * share of the rate lets them.
+   */
+  spans(waiting: number, until: number): Span[] {
+    const spans = this.#slots.map(slot => ({ at: slot.at, until: slot.at + this.#usableFor(slot) }))
+    const last = this.#slots.at(-1)
+    if (last === undefined) return spans
+    const apart = (this.instances * last.whole) / this.#rate
+    const late = this.#usableFor(last)
+    let left = waiting - this.available
+    for (let at = last.at + apart; left > 0 && at < until; at += apart) {
+      spans.push({ at, until: at + late })
+      left -= last.whole
+    }
+    return spans
   }
 
   get isKnown(): boolean {
@@ -495,13 +528,15 @@ export class BucketLease {
     }
   }
 
-  /** Where the bucket is full its slots go by turns. The bound of several instances has room for another order. */
-  #placeFrom(from: number, late: number): number {
-    if (this.isOnlyLessee || !this.isRoomy) return 0
-    return Math.max(
-      0,
-      this.#slots.findIndex(slot => slot.at + Math.min(late, this.#usableFor(slot)) >= from),
-    )
+  /**
+   * The first slot that can be used at `from` and that nobody needs. Else the first one that can be used then. Where the bucket is full its
+   * slots go by turns instead. The bound of several instances has room for another order.
+   */
+  #placeFrom({ late, from, needed }: SlotUse): number {
+    const isUsable = (slot: OwnSlot): boolean => slot.at + Math.min(late, this.#usableFor(slot)) >= from
+    const isNeeded = neededOf(this.#slots, needed)
+    const free = this.#slots.findIndex((slot, place) => isUsable(slot) && !isNeeded[place])
+    return free >= 0 ? free : Math.max(0, this.#slots.findIndex(isUsable))
   }
 
   #payFrom(place: number, owed: number): void {
@@ -570,6 +605,19 @@ export class BucketLease {
     }
     return returned
   }
+}
+
+/** Whether each of these slots is the first one for which another bucket has a slot that is not used yet. */
+function neededOf(slots: readonly OwnSlot[], needed: readonly Span[]): readonly boolean[] {
+  let known = 0
+  let open = 0
+  return slots.map(({ at }) => {
+    while (known < needed.length && needed[known]!.at <= at + SAME_END) known += 1
+    while (open < known && needed[open]!.until < at) open += 1
+    if (open === known) return false
+    open += 1
+    return true
+  })
 }
 
 /** Times in ms. */

@@ -9,7 +9,7 @@ import { onlyLane } from '../core/queue/ready-lanes.js'
 import { sourcesBelow } from '../core/queue/tree.js'
 import { FRAME } from '../decider/constants.js'
 import type { ClassDemand, LaneArrivals, LeaseAnswer, LeaseRequest } from '../decider/record.js'
-import { BucketLease, FEW_REPORTS, isQuick, MANY_REQUESTS } from './bucket-lease.js'
+import { BucketLease, FEW_REPORTS, isQuick, MANY_REQUESTS, type Span } from './bucket-lease.js'
 import type { Store } from './store.js'
 import type { StoredBucket } from './stored-bucket.js'
 
@@ -171,13 +171,18 @@ export class Leases {
     const reach = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
     // Both have a reserve for slow answers: one will do.
     const lead = reach + Math.max(0, bucket.claimLead - LEASE_LEAD.reserve)
-    const span = lead + 2 * FRAME
+    // Its next report is a frame and the way to the store and back away, and that of another one may come just before it.
+    const span = lead + 2 * FRAME + reach
     const later = demandOf(bucket, span, now)
     const narrower = narrowerEverywhere(bucket, span)
     if (narrower !== undefined) Object.assign(bucket, { narrower, narrowerUntil: now + NARROWER_KNOWN })
-    lease.isRoomy = leavesRoom(bucket, later, span)
+    let own = 0
+    for (const { cost } of later) own += cost
+    lease.isRoomy = hasRoomFor(bucket, own, span)
     const couldClaim =
-      lease.leavesWithin(later, LEAVES_SOON) || narrower !== undefined || (lease.isRoomy && reach < CLAIM_REACH)
+      lease.leavesWithin(later, LEAVES_SOON) ||
+      narrower !== undefined ||
+      (reach < CLAIM_REACH && leavesRoom(bucket, own, span))
     const demand = couldClaim
       ? throughNarrower(demandOf(bucket, lead + LEAVES_SOON, now), narrower, lead + LEAVES_SOON)
       : later
@@ -314,11 +319,12 @@ function demandOf(bucket: SharedBucket, within: number, now: number): WaitingDem
 }
 
 /** Whether all that narrower buckets let through in this time, in ms, fits. Then slots are claimed one by one. */
-function leavesRoom(bucket: StoredBucket, demand: readonly ClassDemand[], span: number): boolean {
-  let own = 0
-  for (const { cost } of demand) own += cost
+function leavesRoom(bucket: StoredBucket, own: number, span: number): boolean {
   const isHeldBack = own < bucket.queued - LEVEL_TOLERANCE
-  if (!isHeldBack) own = passing(bucket, span)
+  return hasRoomFor(bucket, isHeldBack ? own : passing(bucket, span), span)
+}
+
+function hasRoomFor(bucket: StoredBucket, own: number, span: number): boolean {
   if (own === Infinity) return false
   // Of the others only what has no slot is known. They may have as much to come as this one.
   const others = Math.max(bucket.queuedElsewhere, own * (bucket.lease!.instances - 1))
@@ -369,6 +375,19 @@ function passing(bucket: StoredBucket, within: number): number {
   return cost > 0 ? cost : Infinity
 }
 
+/** The slots, in their order, of the leased buckets that what waits for this one has to pass as well, until a moment in ms. */
+export function slotsBefore(bucket: StoredBucket, until: number): readonly Span[] {
+  const spans: Span[] = []
+  for (const source of allSources(bucket)) {
+    if (!(source instanceof ShareNode) || source.count > FEW_SOURCES) continue
+    for (const { bucket: own, queued, waiting } of sourcesBelow(source)) {
+      const lease = (own as StoredBucket | undefined)?.lease
+      if (waiting > 0 && lease !== undefined) spans.push(...lease.spans(queued, until))
+    }
+  }
+  return spans.sort((one, other) => one.at - other.at)
+}
+
 /** The cost that the bucket of a source lets through in this time, in ms. */
 function passesOf({ bucket, queued, waiting }: Source, within: number): number {
   const { lease, limits } = (bucket ?? {}) as Partial<StoredBucket>
@@ -404,6 +423,8 @@ const UNLIMITED = { rate: Infinity, burst: 0 }
 const SHARE_ROOM = 1.15
 /** Among more sources than this it is not looked at what each lane passes. */
 const MOST_SOURCES = 1_000
+/** Among more sources than this it is not looked at what slots each lane has. */
+const FEW_SOURCES = 32
 
 /** A leased bucket, no faster than this one, that all that waits for this one passes as well. Its slots are evenly apart. */
 function narrowerOf(bucket: StoredBucket): StoredBucket | undefined {
@@ -444,9 +465,11 @@ function paceOf(bucket: StoredBucket, now: number): number {
   return isHeldBack && pace > 0 ? Math.max(pace, bucket.leastCost / FRAME) : Infinity
 }
 
-function paceThrough({ limits, lease, slotShare, ownUntil, leastCost }: StoredBucket, now: number): number {
+/** In a frame no more leaves than waits, and comes. */
+function paceThrough({ limits, lease, slotShare, ownUntil, leastCost, queued }: StoredBucket, now: number): number {
   const isIdle = lease === undefined && ownUntil <= now
-  return limits.rate * Math.min(1, SHARE_ROOM * slotShare) + (isIdle ? leastCost / FRAME : 0)
+  const most = (queued + leastCost) / FRAME
+  return Math.min(most, limits.rate * Math.min(1, SHARE_ROOM * slotShare) + (isIdle ? leastCost / FRAME : 0))
 }
 
 function everyLane(bucket: SharedBucket, holds: (lane: Lane) => boolean): boolean {

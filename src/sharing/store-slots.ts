@@ -41,7 +41,7 @@ import { EVEN_GRACE, FRAME, SHORTEST_GRACE, SLOT_GRACE } from '../decider/consta
 import { slackOf } from '../decider/costs.js'
 import type { BucketRef } from '../decider/record.js'
 import type { BucketLease, TakenSlot } from './bucket-lease.js'
-import { allPass, Leases } from './lease-client.js'
+import { allPass, Leases, slotsBefore } from './lease-client.js'
 import type { ClaimAnswer, GiveBackRequest, Slot, Store } from './store.js'
 import { passedAlone, refsFor, type StoredBucket } from './stored-bucket.js'
 
@@ -355,7 +355,10 @@ export class StoreSlots implements SlotSource {
     // By then the store has answered.
     const isMixed = claimed.length > 0 && leased.length > 0
     const from = isMixed ? now + CLAIM_TIME * this.#horizon(claimed) : -Infinity
-    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now, lateIn(stack, bucket), from))
+    const taken = leased.map(bucket => {
+      const needed = isMixed ? slotsBefore(bucket, bucket.lease!.until) : []
+      return bucket.lease!.take(costIn(ticket, bucket), now, { late: lateIn(stack, bucket), from, needed })
+    })
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }
