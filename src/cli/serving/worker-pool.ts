@@ -405,6 +405,8 @@ export class Workers implements Estate {
     })
     worker.on('message', (report: WorkerReport) => {
       if (report.verb === 'up') {
+        // It has been killed, as it was not up.
+        if (this.#draining) return
         place.isUp = true
         const program = { id: this.#id, workers: this.#places.length }
         const settings = this.#shareOf(place, this.#settings())
