@@ -114,6 +114,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   askers = 0
   #askersSince = -Infinity
   #wasIdle = false
+  /** Whether its slots are in the turn of this instance, since it is alone. */
+  #isInStep = false
   /** The questions about requests that are on their way. This bucket instance has to stay until all are answered. */
   readonly inquiries = new Inquiries()
   /** What the store has promised to rejected clients, as far as is known. */
@@ -170,12 +172,18 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** This instance is alone from now on. The first release is in its turn, and so are those that follow without a gap. */
   startTurns(now: number): void {
+    this.#isInStep = false
     if (this.waiting > 0) this.claimableAt = this.#inTurn(Math.max(now, this.drainedAt))
   }
 
-  /** A request has passed. If the bucket was idle that was at once, and the next one waits for the turn of this instance. */
+  /**
+   * A request has passed. If the bucket was idle that was at once, and the next one waits for the turn of this instance. So it does behind
+   * slots that the store has granted.
+   */
   keepTurn(): void {
-    if (this.#wasIdle && this.shard.mode === 'direct') this.claimableAt = this.#inTurn(this.drainedAt)
+    if (this.shard.mode !== 'direct' || (this.#isInStep && !this.#wasIdle)) return
+    this.claimableAt = this.#inTurn(this.drainedAt)
+    this.#isInStep = this.claims === 0
   }
 
   /** The first moment of this instance's turn, not before `at`. In ms. */
