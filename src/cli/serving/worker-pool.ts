@@ -404,14 +404,8 @@ export class Workers implements Estate {
       else this.#log.error({ worker: place.number }, error.message)
     })
     worker.on('message', (report: WorkerReport) => {
-      if (report.verb === 'up') {
-        // It has been killed, as it was not up.
-        if (this.#draining) return
-        place.isUp = true
-        const program = { id: this.#id, workers: this.#places.length }
-        const settings = this.#shareOf(place, this.#settings())
-        send(worker, { verb: 'start', settings, program, sockets: this.#given })
-      } else if (report.verb === 'prepared') {
+      if (report.verb === 'up') this.#up(place, worker)
+      else if (report.verb === 'prepared') {
         this.#unprepared -= 1
         if (this.#unprepared === 0) this.#allPrepared()
         void this.#mayListen.then(() => send(worker, { verb: 'listen' }))
@@ -424,6 +418,15 @@ export class Workers implements Estate {
     })
     if (this.#predecessor !== undefined) this.#answerFor(worker, this.#predecessor)
     worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
+  }
+
+  #up(place: Place, worker: Worker): void {
+    // It has been killed, as it was not up.
+    if (this.#draining) return
+    place.isUp = true
+    const program = { id: this.#id, workers: this.#places.length }
+    const settings = this.#shareOf(place, this.#settings())
+    send(worker, { verb: 'start', settings, program, sockets: this.#given })
   }
 
   /** Undefined: the system has no process for it, and it has been reported as gone. */
