@@ -411,7 +411,7 @@ function describe(route: Route, request: Accepted, key: string, field: string): 
     headers: storedHeaders(request, field),
   }
   return {
-    id: randomBytes(16).toString('base64url'),
+    id: newId(),
     route: route.name,
     lane: lane.subarray(0, 16),
     dedupe: digest([route.name, JSON.stringify(keys), whose, key]),
@@ -422,6 +422,12 @@ function describe(route: Route, request: Accepted, key: string, field: string): 
     head: JSON.stringify(head),
     body,
   }
+}
+
+/** Not with a hyphen first: on a command line it would be an option. */
+function newId(): string {
+  const id = randomBytes(16).toString('base64url')
+  return id.startsWith('-') ? newId() : id
 }
 
 function digest(texts: readonly string[]): Buffer {

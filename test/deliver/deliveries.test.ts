@@ -343,8 +343,15 @@ t.test('long: keys that are held up for long take no room from others', async t 
   const { send, ends } = await instance()
   const lanes = [...Array(250).keys()].map(lane => `lane ${lane}`)
   // More than an instance has loaded.
+  const ids: string[] = []
   for (const body of ['1', '2', '3'])
-    await Promise.all(lanes.map(lane => send(`${lane} ${body}`, { 'x-client': lane })))
+    ids.push(
+      ...(await Promise.all(lanes.map(async lane => locationOf(await send(`${lane} ${body}`, { 'x-client': lane }))))),
+    )
+  t.notOk(
+    ids.some(location => location.includes('/-')),
+    'on a command line that would be an option (one of 64 was)',
+  )
   await eventually(() => got.length >= lanes.length)
   t.equal((await ends(locationOf(await send('other', { 'x-client': 'other' })))).state, 'done')
   t.equal(got.length, lanes.length + 1)

@@ -4,6 +4,8 @@ import { once } from 'node:events'
 import { createServer, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { StoreError } from '../../src/sharing/store.js'
+import { reasonOf } from '../../src/stores/redis/wire.js'
 import { ROOT } from '../cli/command.js'
 import { startRedis, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
@@ -265,4 +267,17 @@ t.test('the reason of a server does not name the script', async t => {
   await redis.command('CONFIG', 'SET', 'maxmemory', 1)
   const { error } = await failure(() => store.beat('one'))
   t.equal((error as Error).message, "Redis: OOM command not allowed when used memory > 'maxmemory'.")
+})
+
+t.test('why a call failed is told in our words', async t => {
+  const reply = Object.assign(
+    new Error('ERR no script: 0123456789012345678901234567890123456789, on @user_script:1.'),
+    {
+      name: 'ReplyError',
+    },
+  )
+  t.equal(reasonOf(reply), 'no')
+  const closed = new Error("Stream isn't writeable and enableOfflineQueue options is false")
+  t.equal(reasonOf(closed), 'the connection was closed')
+  t.equal(reasonOf(new StoreError('64 calls are on their way')), '64 calls are on their way')
 })

@@ -7,7 +7,7 @@ import { KIND, keptParts } from '../news.js'
 import { inTime } from '../timing.js'
 import { BOARD, boardKey } from './keys.js'
 import { type Router, whenKnown } from './link.js'
-import { withoutScript } from './wire.js'
+import { reasonOf } from './wire.js'
 
 /** Texts that are asked for at once. More would delay decisions on the same connection. */
 const CHUNK = 8
@@ -40,7 +40,7 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
         return await node.redis.callBuffer(command, args)
       } catch (error) {
         router.redirect(error as Error, partition, node)
-        throw new StoreError(`Redis: ${withoutScript(error as Error)}`)
+        throw new StoreError(`Redis: ${reasonOf(error as Error)}`)
       }
     })
   }

@@ -170,7 +170,7 @@ export class RedisNode {
 
   /** Unless they arrive after `deadline`, by our clock. @throws the server's error, or that the connection broke */
   async carryOut(questions: readonly RedisQuestion[], deadline: number, manner: Manner): Promise<RedisAnswers> {
-    if (this.#unanswered >= MOST) throw new Error(`${MOST} calls are on their way`)
+    if (this.#unanswered >= MOST) throw new StoreError(`${MOST} calls are on their way`)
     const offset = this.#offset
     const earliest = offset.theirs(this.#options.clock.now()) - SLACK
     const terms = {
@@ -232,7 +232,7 @@ export class RedisNode {
       if (asking) this.redis.asking().catch(() => {})
       const reply = await this.redis.callBuffer(command, [script, ...input])
       const received = clock.now()
-      if (session !== this.#session) throw new Error('another connection has taken its place')
+      if (session !== this.#session) throw new StoreError('another connection has taken its place')
       const offset = this.#offset
       const answer = new RedisAnswers(reply, theirs => offset.ours(theirs))
       offset.learn(sent, received, answer.time)

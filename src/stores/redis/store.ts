@@ -29,8 +29,8 @@ import {
   type RedisAnswers,
   type RedisQuestion,
   readScript,
+  reasonOf,
   VERB,
-  withoutScript,
 } from './wire.js'
 
 const REDIRECTIONS = 5
@@ -69,7 +69,7 @@ export function createRedisStore(options: RedisOptions): Store {
   const batcher: Batcher<RedisQuestion, RedisAnswers> = new Batcher<RedisQuestion, RedisAnswers>({
     ...{ clock, timeout, sizeOf, sameDeadline: SAME_DEADLINE, who: 'Redis' },
     sender: () => send,
-    reasonOf: error => new StoreError(`Redis: ${withoutScript(error)}`),
+    reasonOf: error => new StoreError(`Redis: ${reasonOf(error)}`),
     silent: partition => router.suspect(partition),
     together: send => router.together(send),
   })

@@ -2,8 +2,9 @@
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
-import type { Admission, StoreVerb } from '../../sharing/store.js'
+import { type Admission, StoreError, type StoreVerb } from '../../sharing/store.js'
 import { CLOCK_ORIGIN, fillConstants } from '../constants.js'
+import { describeTrouble } from '../describe-error.js'
 import { Answers, type ServerQuestion, sizeOf, writeBucket } from '../doubles.js'
 import { type DatedNews, decodeNews, KIND } from '../news.js'
 import { BOARD, UPSTREAMS, upstreamOf } from './keys.js'
@@ -136,9 +137,10 @@ export class RedisAnswers extends Answers {
   }
 }
 
-/** Why a server refused a script. It adds which script it ran, and which line of it. */
-export function withoutScript({ message }: Error): string {
-  return message.replace(/ script: [0-9a-f]{40}, .*$/s, '').replace(/^ERR /, '')
+/** Why a call failed. A server that refuses a script adds which one it ran, and which line of it. */
+export function reasonOf(error: Error): string {
+  const text = error instanceof StoreError ? error.message : describeTrouble(error)
+  return text.replace(/ script: [0-9a-f]{40}, .*$/s, '').replace(/^ERR /, '')
 }
 
 /** @param author the instance that has reset it, which does not listen to itself */
