@@ -82,13 +82,13 @@ t.test('a renewed certificate is served to new connections', { buffered: true },
   old.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n')
   t.match(String((await once(old, 'data'))[0]), /^HTTP\/1\.1 200/, 'a connection from before goes on')
 
+  // While it is copied, it may be read empty. That is told, too.
   copyFileSync(c.cert, files.cert)
-  const half = await logged(/not reloaded/)
-  t.match(half, 'listen.tls.key', 'a key that is not of this certificate')
+  const half = await logged(/listen\.tls\.key.*not reloaded/)
   t.equal(JSON.parse(half).level, 40, 'it may be a renewal whose key comes next')
   t.equal(await presented(t, url), 'DNS:b.example', 'the old one stays')
   writeFileSync(files.cert, readFileSync(c.cert).subarray(0, 300))
-  t.match(await logged(/not reloaded/), 'listen.tls.cert', 'half a file')
+  await logged(/listen\.tls\.cert.*not reloaded/)
   t.equal(await presented(t, url), 'DNS:b.example')
   install(c, files)
   await logged(/"reloaded"/)
@@ -259,8 +259,7 @@ t.test('long: nginx asks for a certificate and gets ours, also after it was rene
   t.same(await ask(), [200, 'CN=b'])
 
   copyFileSync(a.cert, files.cert)
-  const half = await logged(/not reloaded/)
-  t.match(half, 'upstream.tls.key', 'a key that is not of this certificate')
+  const half = await logged(/upstream\.tls\.key.*not reloaded/)
   t.equal(JSON.parse(half).level, 40, 'it may be a renewal whose key comes next')
   t.same(await ask(), [200, 'CN=b'], 'the old one stays')
   install(stranger, files)
