@@ -113,7 +113,7 @@ shaper.run(() => 'ran').then(console.log, error => console.log(error.message)).t
     }
   })
 
-  await t.test('its import takes at most 50 ms of CPU, or half of that of undici', async t => {
+  await t.test('its import takes at most 50 ms of CPU, or on a slow machine a third of that of undici', async t => {
     const least = async (load: string): Promise<number> => {
       const code = `const before = process.cpuUsage()
 ;${load}
@@ -129,7 +129,7 @@ console.log((user + system) / 1_000)`
     const require = "void (await import('node:module')).createRequire(process.cwd() + '/')('leaky-shaper-core')"
     for (const load of ["await import('leaky-shaper-core')", require]) {
       const ours = await least(load)
-      t.ok(ours <= Math.max(50, others / 2), `${load}: ${ours} ms, undici ${others} ms`)
+      t.ok(ours <= Math.max(50, others / 3), `${load}: ${ours} ms, undici ${others} ms`)
     }
   })
 

@@ -42,14 +42,12 @@ export interface Span {
 /** How a request can use a slot, in ms. */
 interface SlotUse {
   /** So late at most. */
-  readonly late: number
+  readonly late?: number
   /** Not before. What cannot be used then any more is left to others, if there is a later slot. */
-  readonly from: number
+  readonly from?: number
   /** The slots of other buckets, in their order, that others have and for which they need one of this bucket. */
-  readonly needed: readonly Span[]
+  readonly needed?: readonly Span[]
 }
-
-const ANY_USE: SlotUse = { late: Infinity, from: -Infinity, needed: [] }
 
 /** A slot, or what is left of it: each request that takes a part of it moves its beginning. Times in ms, costs in cost units. */
 interface OwnSlot {
@@ -237,9 +235,9 @@ export class BucketLease {
   }
 
   /** Takes the time of a request. Returns its slot. Only if there is one (`next`). */
-  take(cost: number, now: number, { late, from, needed }: SlotUse = ANY_USE): TakenSlot {
+  take(cost: number, now: number, { late = Infinity, from, needed }: SlotUse = {}): TakenSlot {
     this.cutLate(now)
-    const place = from === -Infinity || this.isOnlyLessee || !this.isRoomy ? 0 : this.#placeFrom({ late, from, needed })
+    const place = from === undefined ? 0 : this.#placeFrom(from, late, needed ?? [])
     const slot = this.#slots[place]!
     const { at, lost, whole } = slot
     const usable = this.#usableFor(slot)
@@ -508,6 +506,11 @@ export class BucketLease {
     if (waits === 0) this.#held += this.#reported
   }
 
+  /** Whether a request may take another slot than the first. Where the bucket is full they go by turns. */
+  get hasChoice(): boolean {
+    return this.isRoomy && !this.isOnlyLessee
+  }
+
   get isOnlyLessee(): boolean {
     return this.#instances === 1
   }
@@ -529,10 +532,10 @@ export class BucketLease {
   }
 
   /**
-   * The first slot that can be used at `from` and that nobody needs. Else the first one that can be used then. Where the bucket is full its
-   * slots go by turns instead. The bound of several instances has room for another order.
+   * The first slot that can be used at `from` and that nobody needs. Else the first one that can be used then. The bound of several instances
+   * has room for another order.
    */
-  #placeFrom({ late, from, needed }: SlotUse): number {
+  #placeFrom(from: number, late: number, needed: readonly Span[]): number {
     const isUsable = (slot: OwnSlot): boolean => slot.at + Math.min(late, this.#usableFor(slot)) >= from
     const isNeeded = neededOf(this.#slots, needed)
     const free = this.#slots.findIndex((slot, place) => isUsable(slot) && !isNeeded[place])

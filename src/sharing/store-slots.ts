@@ -354,10 +354,12 @@ export class StoreSlots implements SlotSource {
     const leased = stack.filter(bucket => bucket.lease !== undefined)
     // By then the store has answered.
     const isMixed = claimed.length > 0 && leased.length > 0
-    const from = isMixed ? now + CLAIM_TIME * this.#horizon(claimed) : -Infinity
+    const from = isMixed ? now + CLAIM_TIME * this.#horizon(claimed) : now
     const taken = leased.map(bucket => {
-      const needed = isMixed ? slotsBefore(bucket, bucket.lease!.until) : []
-      return bucket.lease!.take(costIn(ticket, bucket), now, { late: lateIn(stack, bucket), from, needed })
+      const lease = bucket.lease!
+      if (!isMixed || !lease.hasChoice) return lease.take(costIn(ticket, bucket), now, { late: lateIn(stack, bucket) })
+      const needed = slotsBefore(bucket, lease.until)
+      return lease.take(costIn(ticket, bucket), now, { late: lateIn(stack, bucket), from, needed })
     })
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
