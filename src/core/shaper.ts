@@ -375,6 +375,15 @@ export class Shaper {
     for (const bucket of stack) bucket.leave()
   }
 
+  /** As `Engine.hold`. `waiter` is the one that has passed. */
+  hold(request: Arrival, _waiter: Waiter): boolean {
+    return this.engine.hold(request)
+  }
+
+  unhold(request: Arrival, fate: 'sent' | 'never-sent', _waiter: Waiter): void {
+    this.engine.unhold(request, fate)
+  }
+
   #withdrawHeavier(
     arrival: Arrival,
     { reason, buckets }: Rejection,

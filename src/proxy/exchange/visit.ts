@@ -477,7 +477,7 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
   /** The request has passed and is not sent at once. The next one waits until it is, so what is sent keeps its distance. */
   hold(): void {
     if (this.#held || this.#route.settings.mode !== 'shape') return
-    this.#held = this.#context.shaper.engine.hold(this.arrival)
+    this.#held = this.#context.shaper.hold(this.arrival, this)
     if (!this.#held || this.deadline === Infinity) return
     const { clock } = this.#context
     this.#cancelDeadline = clock.at(this.deadline, () => {
@@ -496,7 +496,7 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
     this.#held = false
     this.#cancelDeadline?.()
     this.#cancelDeadline = undefined
-    this.#context.shaper.engine.unhold(this.arrival, fate)
+    this.#context.shaper.unhold(this.arrival, fate, this)
   }
 
   /** Ends the visit of a request that waits, one of many. `wake` is to be called after the last. False: it has had its turn. */

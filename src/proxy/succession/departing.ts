@@ -52,7 +52,8 @@ export interface Guest {
 /** Of a process to its successor. */
 export type GuestOrder =
   | { readonly verb: 'guests'; readonly guests: readonly Guest[] }
-  | { readonly verb: 'cancel' | 'ended' | 'unused'; readonly id: number }
+  /** `sent`: it is on the wire. */
+  | { readonly verb: 'cancel' | 'sent' | 'ended' | 'unused'; readonly id: number }
   /** The process has ended, and its clients are gone. */
   | { readonly verb: 'gone' }
   /** `inFlight` requests were sent before the handover. The upstream pauses for `pausedFor` ms. */
@@ -105,6 +106,8 @@ export class DepartingShaper extends Shaper implements Mover {
   readonly #sentBefore = new Map<Gate, { readonly route: string; count: number }>()
   /** Of those that have passed. One that is sent again has two for a moment. */
   readonly #passed = new Map<Waiter, number[]>()
+  /** Those that were released, and wait for their connection. */
+  readonly #unsent = new Set<Waiter>()
   /** Ids of those that have left their places, by their tickets: their slots may be given back still. */
   readonly #left = new WeakMap<Waiter, number>()
   /** Those that are still in the former queues. */
@@ -258,6 +261,23 @@ export class DepartingShaper extends Shaper implements Mover {
     if (id !== undefined) this.#link.send({ verb: 'unused', id })
   }
 
+  /** The successor holds its buckets. */
+  override hold(_: Arrival, waiter: Waiter): boolean {
+    if (this.engine.source !== undefined) return false
+    this.#unsent.add(waiter)
+    return true
+  }
+
+  override unhold(request: Arrival, fate: 'sent' | 'never-sent', waiter: Waiter): void {
+    if (!this.#unsent.delete(waiter)) this.#former.unhold(request, fate, waiter)
+    else if (fate === 'sent') this.#sent(waiter)
+  }
+
+  #sent(waiter: Waiter): void {
+    const id = this.#passed.get(waiter)?.at(-1)
+    if (id !== undefined && !this.#unsent.has(waiter)) this.#link.send({ verb: 'sent', id })
+  }
+
   told(news: GuestNews): void {
     const ticket = this.#waiting.get(news.id)
     const asked = this.#asked.get(news.id)
@@ -279,6 +299,7 @@ export class DepartingShaper extends Shaper implements Mover {
       ticket.leftAt = now
       this.#pass(news.id, waiter, lane.gate, stack)
       waiter.release(slot, now)
+      this.#sent(waiter)
     } else if (news.verb === 'rejected') waiter.reject(rejectionOf(news.rejection, stack))
     else waiter.expire(now)
   }
@@ -319,6 +340,7 @@ export class DepartingShaper extends Shaper implements Mover {
     } else if (news.verb === 'rejected') verdict = rejectionOf(news.rejection, arrival.stack)
     else verdict = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
     callbacks.decided(verdict)
+    this.#sent(callbacks)
   }
 
   #pass(id: number, waiter: Waiter, gate: Gate, stack: readonly SharedBucket[]): void {

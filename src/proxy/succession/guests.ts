@@ -110,8 +110,9 @@ class Guests {
     if (order.pausedFor > 0) shaper.engine.pause(gate, order.pausedFor)
   }
 
-  #obey(order: { readonly verb: 'cancel' | 'ended' | 'unused'; readonly id: number }): void {
+  #obey(order: { readonly verb: 'cancel' | 'sent' | 'ended' | 'unused'; readonly id: number }): void {
     const { id, verb } = order
+    if (verb === 'sent') return this.#all.get(id)?.sent()
     if (verb === 'unused') {
       this.#left.get(id)?.giveBack()
       this.#left.delete(id)
@@ -209,12 +210,15 @@ class Visit implements AdmissionCallbacks {
   readonly #options: VisitOptions
   #ticket: Ticket | undefined
   #state: 'asking' | 'waiting' | 'passed' | 'over' = 'asking'
+  readonly #isMetered: boolean
+  #isHeld = false
 
   constructor(context: ProxyContext, { route, stack, guest }: Place, options: VisitOptions) {
-    const { id, cost, costs, weight = 1, priority, client, patience, counted = false } = guest
+    const { id, mode, cost, costs, weight = 1, priority, client, patience, counted = false } = guest
     this.#context = context
     this.#id = id
     this.#isCounted = counted
+    this.#isMetered = mode === 'meter'
     this.#options = options
     this.#maxWait = options.maxWait
     this.#arrival = {
@@ -249,6 +253,18 @@ class Visit implements AdmissionCallbacks {
   release(slot: number): void {
     this.#state = 'passed'
     this.#options.tell({ verb: 'released', id: this.#id, slot: this.#options.theirs(slot) })
+    // Its process may be late. Nothing else leaves its buckets before it says that this one has.
+    if (!this.#isMetered) this.#isHeld = this.#context.shaper.hold(this.#arrival, this)
+  }
+
+  sent(): void {
+    this.#unhold('sent')
+  }
+
+  #unhold(fate: 'sent' | 'never-sent'): void {
+    if (!this.#isHeld) return
+    this.#isHeld = false
+    this.#context.shaper.unhold(this.#arrival, fate, this)
   }
 
   expire(): void {
@@ -264,6 +280,7 @@ class Visit implements AdmissionCallbacks {
 
   end(): void {
     const { shaper } = this.#context
+    this.#unhold('never-sent')
     if (this.#state === 'waiting' && this.#ticket !== undefined) shaper.cancel(this.#ticket)
     else if (this.#state === 'passed') shaper.leave(this.#arrival.route.gate, this.#arrival.stack, this)
     this.#rest()
