@@ -376,8 +376,8 @@ export class Shaper {
   }
 
   /** As `Engine.hold`. `waiter` is the one that has passed. */
-  hold(request: Arrival, _waiter: Waiter): boolean {
-    return this.engine.hold(request)
+  hold(request: Arrival, _waiter: Waiter): void {
+    this.engine.hold(request)
   }
 
   unhold(request: Arrival, fate: 'sent' | 'never-sent', _waiter: Waiter): void {

@@ -155,7 +155,7 @@ for (const workers of [0, 2]) {
     const wide = gaps.filter(gap => gap > 2 * PERIOD).length
     const excess = excessOf(seen.times, workers === 0 ? PERIOD : 10, Math.max(1, workers))
     t.comment(
-      `${during.length} during the restarts, the widest gap ${Math.max(...gaps).toFixed(1)} ms, ${wide} above two periods; a timer at the upstream was ${seen.late.toFixed(1)} ms late; ` +
+      `${during.length} during the restarts, ${((during.length - 1) / ((during.at(-1)! - during[0]!) / PERIOD)).toFixed(3)} of the rate, the widest gap ${Math.max(...gaps).toFixed(1)} ms, ${wide} above two periods; a timer at the upstream was ${seen.late.toFixed(1)} ms late; ` +
         `${passed} passed by a later one, by ${places} places at most; ${excess.toFixed(1)} above the bound`,
     )
     const span = seen.times.at(-1)! - seen.times[0]!

@@ -86,7 +86,7 @@ t.test('property: no window exceeds the bound, however long requests wait for th
           const wait = waits[passed.length]!
           passed.push(client)
           if (wait === 0) return void sent.push(clock.now())
-          if (!shaper.engine.hold(request)) throw new Error('not held')
+          shaper.engine.hold(request)
           clock.at(clock.now() + wait, () => {
             sent.push(clock.now())
             shaper.engine.unhold(request, 'sent')
@@ -123,7 +123,7 @@ t.test('a request that is never sent after all holds its buckets no longer', t =
   }
   const first = { route, stack, cost: 1 }
   t.equal(shaper.admit(first, waiter), 'released')
-  t.ok(shaper.engine.hold(first))
+  shaper.engine.hold(first)
   shaper.admit({ route, stack, cost: 1 }, waiter)
   shaper.admit({ route, stack, cost: 1 }, waiter)
   clock.runUntil(900)

@@ -486,12 +486,9 @@ export class Engine {
   /**
    * A request that has passed is not on the wire yet, because its connection has to open: nothing else passes its buckets
    * towards its gate until `unhold`, or for a second. Another upstream need not wait for this one. To be called before anything
-   * else happens.
-   *
-   * @returns false if a store grants the slots: it knows nothing of this
+   * else happens. Where a store grants the slots, those of other instances go on.
    */
-  hold(request: Arrival): boolean {
-    if (this.source !== undefined) return false
+  hold(request: Arrival): void {
     const { stack, route } = request
     // What is armed goes only after what is held. What has been sent meanwhile passes now: while held nobody takes note of it.
     const recall: Recall = armed => stack.every(bucket => armed.recallBucket(bucket, route.gate))
@@ -505,7 +502,6 @@ export class Engine {
     const since = this.#clock.now()
     this.#holds.set(request, { cancel: this.#clock.at(since + LONGEST_HOLD, end), since })
     if (settles) this.notify()
-    return true
   }
 
   /** A request that was held for is on the wire now, and the next slots count from now. Or it will never be sent. */

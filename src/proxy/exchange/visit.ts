@@ -476,10 +476,12 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
 
   /** The request has passed and is not sent at once. The next one waits until it is, so what is sent keeps its distance. */
   hold(): void {
-    if (this.#held || this.#route.settings.mode !== 'shape') return
-    this.#held = this.#context.shaper.hold(this.arrival, this)
-    if (!this.#held || this.deadline === Infinity) return
-    const { clock } = this.#context
+    const { clock, shaper } = this.#context
+    // A store knows nothing of this.
+    if (this.#held || this.#route.settings.mode !== 'shape' || shaper.engine.source !== undefined) return
+    this.#held = true
+    shaper.hold(this.arrival, this)
+    if (this.deadline === Infinity) return
     this.#cancelDeadline = clock.at(this.deadline, () => {
       const now = clock.now()
       this.#visitor.takeBack()

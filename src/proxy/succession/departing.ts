@@ -262,10 +262,8 @@ export class DepartingShaper extends Shaper implements Mover {
   }
 
   /** The successor holds its buckets. */
-  override hold(_: Arrival, waiter: Waiter): boolean {
-    if (this.engine.source !== undefined) return false
+  override hold(_: Arrival, waiter: Waiter): void {
     this.#unsent.add(waiter)
-    return true
   }
 
   override unhold(request: Arrival, fate: 'sent' | 'never-sent', waiter: Waiter): void {

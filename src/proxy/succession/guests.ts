@@ -4,7 +4,7 @@ import type { AdmissionCallbacks, Arrival, Verdict } from '../../core/shaper.js'
 import type { ProxyContext } from '../context.js'
 import { limitsOf, ownerOf } from '../live-limits.js'
 import type { Route } from '../routing/route.js'
-import type { Guest, GuestNews, GuestOrder, Link } from './departing.js'
+import { DepartingShaper, type Guest, type GuestNews, type GuestOrder, type Link } from './departing.js'
 
 /** Guests of the processes before this one, by their numbers: those of workers, or 0. */
 export class Houses {
@@ -62,6 +62,8 @@ class Guests {
   readonly #before = new Map<Gate, number>()
   /** Those that have left their places. Their slots may be given back until they are told to be used. */
   readonly #left = new Map<number, Visit>()
+  /** When those left that are not on the wire yet, as far as is known: ms, the oldest first. */
+  readonly #unsent = new Map<number, number>()
 
   constructor(context: ProxyContext, origin: Origin) {
     this.#context = context
@@ -112,6 +114,7 @@ class Guests {
 
   #obey(order: { readonly verb: 'cancel' | 'sent' | 'ended' | 'unused'; readonly id: number }): void {
     const { id, verb } = order
+    this.#unsent.delete(id)
     if (verb === 'sent') return this.#all.get(id)?.sent()
     if (verb === 'unused') {
       this.#left.get(id)?.giveBack()
@@ -159,6 +162,13 @@ class Guests {
           this.#origin.tell(news)
         },
         theirs: machine.theirs,
+        house: this,
+        isLate: () => {
+          const now = this.#context.clock.now()
+          const [oldest = now] = this.#unsent.values()
+          this.#unsent.set(id, now)
+          return now - oldest >= MOST_LATE
+        },
       },
     )
     this.#all.set(id, visit)
@@ -185,6 +195,9 @@ class Guests {
   }
 }
 
+/** ms. A process that is later than this gets no more slots until it is there again. The bound has room for so many (contract 2.4). */
+const MOST_LATE = 10
+
 /** Those whose slots may still be given back. */
 const MOST_LEFT = 1_000
 
@@ -199,6 +212,10 @@ interface VisitOptions {
   readonly maxWait: number
   readonly tell: (news: GuestNews) => void
   readonly theirs: (ours: number) => number
+  /** Called when one is released. Whether those before it are not on the wire for long. */
+  readonly isLate: () => boolean
+  /** Those of the same process have the same. */
+  readonly house: object
 }
 
 class Visit implements AdmissionCallbacks {
@@ -211,7 +228,7 @@ class Visit implements AdmissionCallbacks {
   #ticket: Ticket | undefined
   #state: 'asking' | 'waiting' | 'passed' | 'over' = 'asking'
   readonly #isMetered: boolean
-  #isHeld = false
+  #held: Arrival | undefined
 
   constructor(context: ProxyContext, { route, stack, guest }: Place, options: VisitOptions) {
     const { id, mode, cost, costs, weight = 1, priority, client, patience, counted = false } = guest
@@ -253,8 +270,29 @@ class Visit implements AdmissionCallbacks {
   release(slot: number): void {
     this.#state = 'passed'
     this.#options.tell({ verb: 'released', id: this.#id, slot: this.#options.theirs(slot) })
-    // Its process may be late. Nothing else leaves its buckets before it says that this one has.
-    if (!this.#isMetered) this.#isHeld = this.#context.shaper.hold(this.#arrival, this)
+    if (!this.#isMetered) this.#hold()
+  }
+
+  /**
+   * Its process may be late. Where it is, or the next slot is far away, nothing leaves before this one is on the wire. And nobody
+   * but another one of that process comes next in its lane.
+   */
+  #hold(): void {
+    const { stack, costs } = this.#arrival
+    const { shaper, clock } = this.#context
+    const from = clock.now() + MOST_LATE
+    const isAll = this.#options.isLate() || costs !== undefined || shaper instanceof DepartingShaper
+    const held = isAll ? stack : stack.filter(({ freeAt }, place) => freeAt >= from || (place === 0 && this.#isLast))
+    if (held.length === 0) return
+    this.#held = { ...this.#arrival, stack: held }
+    shaper.hold(this.#held, this)
+  }
+
+  /** Of those of its process in its lane. Instances do not keep an order among them. */
+  get #isLast(): boolean {
+    if (this.#context.shaper.engine.source !== undefined) return false
+    const next = this.#ticket?.lane.first?.waiter
+    return !(next instanceof Visit && next.#options.house === this.#options.house)
   }
 
   sent(): void {
@@ -262,9 +300,9 @@ class Visit implements AdmissionCallbacks {
   }
 
   #unhold(fate: 'sent' | 'never-sent'): void {
-    if (!this.#isHeld) return
-    this.#isHeld = false
-    this.#context.shaper.unhold(this.#arrival, fate, this)
+    const held = this.#held
+    this.#held = undefined
+    if (held !== undefined) this.#context.shaper.unhold(held, fate, this)
   }
 
   expire(): void {
