@@ -8,6 +8,9 @@
  * has given out is in the levels. Guests go over in batches, the first to come first, so the successor releases the first while the
  * last are still described. New requests go over behind them.
  *
+ * This process says when a guest is on the wire. If that takes long the successor releases nothing else at its buckets meanwhile, so
+ * nothing leaves above the rate, and a guest of another process does not pass it.
+ *
  * With a store the levels are there, and the room of those that wait is counted there. So only the queues go over. This process
  * gives back its slots and leases at once, and the successor claims anew, in the order of arrival. A newcomer about whose room the
  * store is being asked goes over with the answer.
