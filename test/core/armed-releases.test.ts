@@ -589,7 +589,7 @@ t.test('what was sent just before its bucket is held is taken note of', t => {
   // Alice's finds no connection. Before that is known, Bob's second one is sent in its slot.
   virtual.runUntil(1.2)
   const { slot } = Object.assign(sends.at(-1)!, { sentAt: sends.at(-1)!.slot })
-  t.ok(shaper.engine.hold(alices))
+  shaper.engine.hold(alices)
   t.same(left, [`${slot.toFixed(1)} ${slot.toFixed(1)}`])
   t.equal(route.gate.armed, 0)
   shaper.admit(bobs, waiter)

@@ -950,9 +950,15 @@ export function conformance(
       if (!first.granted) return t.fail('not granted')
       await store.giveBack({ stack: [a, b], cost: 0, slot: first.slot, slotCost: 2 })
       // It may lie a little ahead; were it not free, the next would be hours away.
-      await nextSlot(other, [a, b], 2)
+      const at = await nextSlot(other, [a, b], 2)
       const admitted = await admit(store, [a, b], 4, { claim: true })
       t.equal(admitted.admitted, true)
+      // A slot that is still to come counts from its moment.
+      await until(
+        async () => clock.now(),
+        now => now > at,
+        1,
+      )
       await store.giveBack({ stack: [a, b], cost: 3, slot: first.slot, slotCost: 1 })
       t.equal((await claim(store, [a])).granted, false, 'one that is not the last stays')
       expectLevels(t, await admit(store, [a, b], 0), [2, 2], 'with its cost, down to what others were granted')

@@ -479,8 +479,8 @@ export class QueueVisit implements AdmissionCallbacks, ArmedOwner, FollowerQueue
     const { clock, shaper } = this.#context
     // A store knows nothing of this.
     if (this.#held || this.#route.settings.mode !== 'shape' || shaper.engine.source !== undefined) return
-    this.#held = true
     shaper.hold(this.arrival, this)
+    this.#held = true
     if (this.deadline === Infinity) return
     this.#cancelDeadline = clock.at(this.deadline, () => {
       const now = clock.now()

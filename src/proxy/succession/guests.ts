@@ -284,8 +284,9 @@ class Visit implements AdmissionCallbacks {
     const isAll = this.#options.isLate() || costs !== undefined || shaper instanceof DepartingShaper
     const held = isAll ? stack : stack.filter(({ freeAt }, place) => freeAt >= from || (place === 0 && this.#isLast))
     if (held.length === 0) return
-    this.#held = { ...this.#arrival, stack: held }
-    shaper.hold(this.#held, this)
+    const request = { ...this.#arrival, stack: held }
+    shaper.hold(request, this)
+    this.#held = request
   }
 
   /** Of those of its process in its lane. Instances do not keep an order among them. */
