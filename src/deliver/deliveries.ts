@@ -38,6 +38,8 @@ const ID = /^[\w-]{22}$/
 /** ms that a cancellation waits for the instance that has the delivery, and between two looks. */
 const CANCEL = { wait: 3_000, look: 100 }
 const LISTED = 100
+/** Questions about deliveries at a time. */
+const ASKING = { each: 16, all: 256 }
 /** Of a quota, that are looked ahead. */
 const MOST_PERIODS = 100
 /** ms by which the clock of the database may differ, so that an end of a period is not the one before. */
@@ -52,8 +54,8 @@ const DROPPED = new NameSet([
   ...['prefer', 'expect', 'trailer', 'shaper-ticket', 'http2-settings'],
   ...['grpc-timeout', 'x-envoy-expected-rq-timeout-ms'],
 ])
-/** Keys that do not tell clients apart. */
-const COMMON: ReadonlySet<KeyPart['kind']> = new Set(['all', 'route', 'method', 'host'])
+/** Keys that tell clients apart for sure. */
+const VERIFIED: ReadonlySet<KeyPart['kind']> = new Set(['jwt', 'cert'])
 
 const AWAY: Reply = {
   status: 503,
@@ -69,6 +71,11 @@ const BAD_KEY: Reply = {
 const OTHER: Reply = {
   status: 409,
   detail: 'this Idempotency-Key was used for another request; use a new key for each request',
+}
+const TOO_MANY: Reply = {
+  status: 503,
+  detail: 'too many questions about deliveries at a time; ask again',
+  retryAfterMs: 1_000,
 }
 const SENT: Reply = { status: 409, detail: 'it has been sent, or is being sent' }
 
@@ -92,6 +99,9 @@ export class StoredDeliveries implements Deliveries {
   readonly #options: DeliveriesOptions
   readonly #places = new Map<string, Place>()
   #context: ProxyContext | undefined
+  /** Questions that are not answered yet, by client. */
+  readonly #asking = new Map<string, number>()
+  #askingInAll = 0
   #counted: { readonly at: number; readonly counts: Promise<readonly DeliveryCount[]> } | undefined
 
   constructor(options: DeliveriesOptions) {
@@ -192,7 +202,20 @@ export class StoredDeliveries implements Deliveries {
     return documentAnswer(202, documentOf(row), more)
   }
 
-  async ask(method: string, id: string): Promise<DeliveryAnswer> {
+  async ask(method: string, id: string, client: string): Promise<DeliveryAnswer> {
+    const ofClient = this.#asking.get(client) ?? 0
+    if (ofClient >= ASKING.each || this.#askingInAll >= ASKING.all) return TOO_MANY
+    this.#asking.set(client, ofClient + 1)
+    this.#askingInAll += 1
+    const answer = await this.#ask(method, id)
+    this.#askingInAll -= 1
+    const left = this.#asking.get(client)! - 1
+    if (left > 0) this.#asking.set(client, left)
+    else this.#asking.delete(client)
+    return answer
+  }
+
+  async #ask(method: string, id: string): Promise<DeliveryAnswer> {
     if (method !== 'GET' && method !== 'HEAD' && method !== 'DELETE')
       return { status: 405, detail: 'use GET, or DELETE to cancel', headers: ['Allow', 'GET, HEAD, DELETE'] }
     if (!ID.test(id)) return NOT_HERE
@@ -243,7 +266,8 @@ export class StoredDeliveries implements Deliveries {
         await new Promise<void>(resolve => void clock.at(clock.now() + CANCEL.look, resolve))
         row = await table.find(id)
       }
-      return row?.state === 'cancelled' ? { status: 204, headers: [], body: '' } : SENT
+      const isCancelled = row?.state === 'cancelled' || (await table.keep(id))
+      return isCancelled ? { status: 204, headers: [], body: '' } : SENT
     }
     return NOT_HERE
   }
@@ -401,9 +425,9 @@ function describe(route: Route, request: Accepted, key: string, field: string): 
   const { facts, keys, body, claims, connection } = request
   const { method, target, rawHeaders } = facts
   const lane = digest([route.name, ...keys])
-  // Where no bucket tells clients apart, what they are authorized with does.
-  const isCommon = route.buckets.every(({ settings }) => settings.key.parts.every(({ kind }) => COMMON.has(kind)))
-  const whose = isCommon ? (headerValue(rawHeaders, 'authorization') ?? '') : ''
+  // Where no key says for sure who it is, what they are authorized with does.
+  const isKnown = route.buckets.some(({ settings }) => settings.key.parts.some(({ kind }) => VERIFIED.has(kind)))
+  const whose = isKnown ? '' : (headerValue(rawHeaders, 'authorization') ?? '')
   const { peer, peerKey, certificate, encrypted } = connection
   const head: StoredHead = {
     ...{ method, target, peer, peerKey, certificate, encrypted },

@@ -88,6 +88,7 @@ const VERSION = 'shaper deliveries 1'
 /** ms for one statement. */
 const TIMEOUT = 5_000
 const CONNECTIONS = 4
+const ASKED = 2
 /** Lanes that one claim looks at. */
 const LANES = 64
 /** Finished deliveries that are deleted at once. */
@@ -118,6 +119,10 @@ const ROW = `id, route, state, attempts, sent, owner IS NOT NULL AS owned, ${MS(
   ${MS(`greatest(due, ${HELD_UP})`)} AS due,
   ${MS('clock_timestamp()')} AS now, ${MS('ended')} AS ended, error, answer, answer_body, fingerprint, dedupe`
 
+/** Nobody is about to send it any more. Who asked for what was not sent to be cancelled may have been told so. */
+const FREED = `owner = NULL, sent = false, cancel = false,
+  state = CASE WHEN cancel AND NOT sent THEN 'cancelled' ELSE state END,
+  ended = CASE WHEN cancel AND NOT sent THEN clock_timestamp() END`
 /** Nobody owns it, and it is its time. */
 const READY = `route = $1 AND state = 'waiting' AND owner IS NULL AND due <= now()`
 const ROOM = 'greatest(0, $5 - coalesce(held.count, 0))'
@@ -155,12 +160,19 @@ const CLAIMS = { any: claimOf(ANY_ORDER), ordered: claimOf(IN_ORDER) }
 
 export class DeliveryTable {
   readonly #pool: pg.Pool
+  /** For clients that ask about a delivery: they keep no connection from those that send. */
+  readonly #asked: pg.Pool
 
   constructor(url: string) {
-    this.#pool = new pg.Pool({ ...clientConfig(url), max: CONNECTIONS, query_timeout: TIMEOUT })
-    // A connection has ended. The next statement opens another one, or fails.
-    this.#pool.on('error', () => {})
-    this.#pool.on('connect', client => void client.on('error', () => {}))
+    const open = (max: number): pg.Pool => {
+      const pool = new pg.Pool({ ...clientConfig(url), max, query_timeout: TIMEOUT })
+      // A connection has ended. The next statement opens another one, or fails.
+      pool.on('error', () => {})
+      pool.on('connect', client => void client.on('error', () => {}))
+      return pool
+    }
+    this.#pool = open(CONNECTIONS)
+    this.#asked = open(ASKED)
   }
 
   /** Creates what is missing. @throws if the server does not answer, or the table is of another version */
@@ -185,7 +197,7 @@ export class DeliveryTable {
   }
 
   async close(): Promise<void> {
-    await this.#pool.end()
+    await Promise.all([this.#pool.end(), this.#asked.end()])
   }
 
   async #together<T>(use: (client: pg.PoolClient) => Promise<T>): Promise<T> {
@@ -228,7 +240,7 @@ export class DeliveryTable {
   }
 
   async find(id: string): Promise<(DeliveryRow & { readonly ahead: number }) | undefined> {
-    const { rows } = await this.#pool.query<DeliveryRow & { ahead: number }>(
+    const { rows } = await this.#asked.query<DeliveryRow & { ahead: number }>(
       `SELECT ${ROW}, (SELECT count(*)::int FROM (SELECT 1 FROM shaper_deliveries a
          WHERE a.state = 'waiting' AND d.state = 'waiting' AND a.route = d.route AND a.lane = d.lane AND a.seq < d.seq
          LIMIT 10000) before) AS ahead
@@ -258,7 +270,7 @@ export class DeliveryTable {
 
   /** Cancels what nobody is about to send. What is owned and not sent is marked: its owner decides. */
   async cancel(id: string): Promise<DeliveryRow | undefined> {
-    const { rows } = await this.#pool.query<DeliveryRow>(
+    const { rows } = await this.#asked.query<DeliveryRow>(
       `UPDATE shaper_deliveries SET cancel = true,
          state = CASE WHEN owner IS NULL THEN 'cancelled' ELSE state END,
          ended = CASE WHEN owner IS NULL THEN clock_timestamp() END
@@ -266,6 +278,12 @@ export class DeliveryTable {
       [id],
     )
     return rows[0] ?? this.find(id)
+  }
+
+  /** Who wants to cancel is about to be told that it is too late. @returns whether it was cancelled before that */
+  async keep(id: string): Promise<boolean> {
+    await this.#asked.query(`UPDATE shaper_deliveries SET cancel = false WHERE id = $1 AND state = 'waiting'`, [id])
+    return (await this.find(id))?.state === 'cancelled'
   }
 
   /** Sends a dead letter again, with all its attempts. @returns whether it was one */
@@ -308,10 +326,7 @@ export class DeliveryTable {
     // Two statements: the second sees what a claim committed that the first has waited for.
     await this.#pool.query('DELETE FROM shaper_delivery_instances WHERE alive_until < clock_timestamp()')
     await this.#pool.query(
-      `UPDATE shaper_deliveries SET owner = NULL, sent = false,
-         state = CASE WHEN cancel AND NOT sent THEN 'cancelled' ELSE state END,
-         ended = CASE WHEN cancel AND NOT sent THEN clock_timestamp() END
-       WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM shaper_delivery_instances)`,
+      `UPDATE shaper_deliveries SET ${FREED} WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM shaper_delivery_instances)`,
     )
     if (rowCount === 0) return undefined
     const { rows } = await this.#pool.query<{ id: string }>(
@@ -332,7 +347,7 @@ export class DeliveryTable {
   }
 
   async leave(owner: string): Promise<void> {
-    await this.#pool.query('UPDATE shaper_deliveries SET owner = NULL, sent = false WHERE owner = $1', [owner])
+    await this.#pool.query(`UPDATE shaper_deliveries SET ${FREED} WHERE owner = $1`, [owner])
     await this.#pool.query('DELETE FROM shaper_delivery_instances WHERE id = $1', [owner])
   }
 
@@ -355,7 +370,7 @@ export class DeliveryTable {
       // A claim whose commit was not heard of. It had this lock until then.
       if (known !== undefined)
         await client.query(
-          'UPDATE shaper_deliveries SET owner = NULL WHERE owner = $1 AND route = $2 AND id <> ALL($3::text[])',
+          `UPDATE shaper_deliveries SET ${FREED} WHERE owner = $1 AND route = $2 AND id <> ALL($3::text[])`,
           [owner, route, known],
         )
       const lanes = [...held.keys()].map(lane => Buffer.from(lane, 'hex'))
@@ -369,12 +384,12 @@ export class DeliveryTable {
     })
   }
 
-  /** What is about to be answered, for who asks and for who wants to cancel. */
+  /** What is about to be answered, for who asks and for who wants to cancel: it is too late for that. */
   async noteSent(owner: string, ids: readonly string[]): Promise<void> {
-    await this.#pool.query('UPDATE shaper_deliveries SET sent = true WHERE id = ANY($1::text[]) AND owner = $2', [
-      ids,
-      owner,
-    ])
+    await this.#pool.query(
+      'UPDATE shaper_deliveries SET sent = true, cancel = false WHERE id = ANY($1::text[]) AND owner = $2',
+      [ids, owner],
+    )
   }
 
   /** Writes results. A delivery that was made counts as made, even if another instance owns it now. Other results count only from the owner. */

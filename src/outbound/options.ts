@@ -640,6 +640,10 @@ function keyLimits(limits: (key: string) => unknown, known: KnownBuckets): (key:
   return key => {
     const given = limits(key)
     if (given === undefined || given === null) return {}
+    if (given instanceof Promise) {
+      given.catch(() => undefined)
+      throw new TypeError('limits: it returned a promise; return the limits themselves, and read them before')
+    }
     try {
       return changesOf(readAll(keyLimitsReader, given, noChanges), known)
     } catch (error) {

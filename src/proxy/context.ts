@@ -65,7 +65,7 @@ export interface Deliveries {
   /** Never throws: what fails is an answer. */
   accept(route: Route, request: Accepted): Promise<DeliveryAnswer>
   /** A question about a delivery. @param id as in its path, from a client */
-  ask(method: string, id: string): Promise<DeliveryAnswer>
+  ask(method: string, id: string, client: string): Promise<DeliveryAnswer>
   /** For operators. @returns what is listed, or whether it was done */
   administer(order: DeliveryOrder): Promise<readonly object[] | boolean>
   counts(): Promise<readonly DeliveryCount[]>

@@ -19,6 +19,14 @@ function textOf(random: () => number): string {
   return Array.from({ length: random() * 5 }, () => ALPHABET[Math.floor(random() * ALPHABET.length)]).join('')
 }
 
+t.test('keys come back after a source had none', async t => {
+  const empty = tableOf([], tableOf([['a', own(1)]]))
+  t.equal(empty.size, 0)
+  const again = tableOf([['a', own(2)]], empty)
+  t.equal(again.size, 1)
+  t.equal(again.own(again.find('a'))[0], 2)
+})
+
 t.test('property: a table has what a Map has', async t => {
   const random = seeded(1)
   for (let run = 0; run < runs(300); run += 1) {

@@ -1,8 +1,10 @@
 /** Requests that are accepted now and delivered later, on a real PostgreSQL. */
+import { randomBytes } from 'node:crypto'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import t, { type Test } from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { StoredDeliveries } from '../../src/deliver/deliveries.js'
+import { DeliveryTable } from '../../src/deliver/table.js'
 import { askOnce, eventually, httpUpstream, type Rig, startRig, turns } from '../proxy/harness.js'
 import { startPostgres } from '../servers/postgres.js'
 import { until } from '../servers/redis.js'
@@ -413,6 +415,86 @@ t.test('another instance cancels what one has in its queue', async t => {
   t.equal((await b.ask(first, { method: 'DELETE' })).status, 409)
   t.equal((await b.ask(second, { method: 'DELETE' })).status, 204)
 })
+
+t.test('who was told that it is too late to cancel has not cancelled', async t => {
+  const table = new DeliveryTable(server.url)
+  t.teardown(() => table.close())
+  await table.open()
+  const route = 'cancelled'
+  const claim = (owner: string) =>
+    table.claim({
+      ...{ owner, route, isOrdered: false, after: '', most: 1 },
+      perLane: 1,
+      held: new Map(),
+      known: undefined,
+    })
+  const owned = async (owner: string): Promise<string> => {
+    const id = randomBytes(16).toString('hex').slice(0, 22)
+    const [dedupe, lane] = [randomBytes(32), randomBytes(16)]
+    await table.insert([{ id, route, lane, dedupe, fingerprint: dedupe, head: '{}', body: Buffer.alloc(0) }])
+    t.same(
+      (await claim(owner)).rows.map(row => row.id),
+      [id],
+    )
+    return id
+  }
+  const failed = (id: string, owner: string) =>
+    table.record([{ id, owner, attempts: 0, state: 'waiting', tried: 1, delay: 3_600_000 }])
+  const stateOf = async (id: string) => (await table.find(id))?.state
+  await table.join('one', 60_000)
+  const sent = await owned('one')
+  t.equal((await table.cancel(sent))?.state, 'waiting', 'its owner is asked')
+  await table.noteSent('one', [sent])
+  t.equal((await table.find(sent))?.sent, true, 'who waits for it is told that it is too late')
+  await failed(sent, 'one')
+  t.equal(await stateOf(sent), 'waiting', 'it is tried again')
+  const unheard = await owned('one')
+  await table.cancel(unheard)
+  t.equal(await table.keep(unheard), false, 'the owner does not answer')
+  await failed(unheard, 'one')
+  t.equal(await stateOf(unheard), 'waiting')
+  const stopped = await owned('one')
+  await table.cancel(stopped)
+  await failed(stopped, 'one')
+  t.equal(await stateOf(stopped), 'cancelled')
+  t.equal(await table.keep(stopped), true)
+  // Its owner dies while it is sent, or before that.
+  const [dying, before] = [await owned('one'), await owned('one')]
+  for (const id of [dying, before]) await table.cancel(id)
+  await table.noteSent('one', [dying])
+  await table.leave('one')
+  t.equal(await stateOf(before), 'cancelled')
+  await table.join('other', 60_000)
+  t.same(
+    (await claim('other')).rows.map(({ id }) => id),
+    [dying],
+    'it is sent again',
+  )
+})
+
+t.test('a client may ask only so many questions at a time, and others still may', async t => {
+  const { instance } = await stage(t)
+  const { deliveries } = await instance()
+  const id = 'A'.repeat(22)
+  const ask = (client: string) => deliveries.ask('GET', id, client)
+  const answers = await Promise.all([...Array.from({ length: 20 }, () => ask('greedy')), ask('other')])
+  const statuses = answers.map(({ status }) => status)
+  t.same([statuses.filter(status => status === 503).length, statuses.at(-1)], [4, 404])
+  t.equal((await ask('greedy')).status, 404)
+})
+
+t.test(
+  'clients that are authorized otherwise do not meet in a key, unless a verified one tells them apart',
+  async t => {
+    const { instance } = await stage(t, { buckets: { client: { key: 'ip', rate: '1000/s', capacity: 100 } } })
+    const { send } = await instance()
+    const by = async (authorization: string) =>
+      locationOf(await send('order', { 'idempotency-key': 'order-17', authorization }))
+    const alice = await by('Bearer alice')
+    t.equal(await by('Bearer alice'), alice)
+    t.not(await by('Bearer bob'), alice)
+  },
+)
 
 t.test('deliveries leave at r, those of one key in order, and one key does not hold up another', async t => {
   const { got, instance } = await stage(t, {

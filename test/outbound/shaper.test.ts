@@ -464,7 +464,10 @@ t.test('limits of single keys, of several buckets: those that are common stay', 
 
 t.test('limits that are wrong reject the calls of their key, and no others', async t => {
   const { shaper, send } = world({
-    limits: key => ({ a: { rate: 'x' }, b: { burts: 5 }, c: { buckets: { d: {} } } })[key] as never,
+    limits: key =>
+      key === 'e'
+        ? (Promise.reject(new Error('unseen')) as never)
+        : ({ a: { rate: 'x' }, b: { burts: 5 }, c: { buckets: { d: {} } } }[key] as never),
   })
   for (const [key, message] of [
     ['a', /^limits of "a": rate: "x" is not a rate/],
@@ -474,6 +477,7 @@ t.test('limits that are wrong reject the calls of their key, and no others', asy
     await t.rejects(send('', key), { name: 'RangeError', message })
     t.throws(() => shaper.pause(5, key), { name: 'RangeError' })
   }
+  await t.rejects(send('', 'e'), { name: 'TypeError', message: /^limits: it returned a promise/ })
   await send('', 'other')
   t.equal(shaper.status().keys, 1)
   t.throws(() => createShaper({ rate: 5, credentials: [{ name: 'one' }], limits: () => undefined }), {

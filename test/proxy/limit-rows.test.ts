@@ -172,6 +172,9 @@ t.test('the last good line of a key stays', async t => {
   const now = read('key,rate\na,x\nb,60\nb,y\nd,1\n', { before })
   t.same(now.all.sort(), ['a: 5', 'b: 60', 'd: 1'], 'that of the former table, or an earlier one; c is gone')
   t.same(read('key,rate\na\n', { before }).all, ['a: 5'], 'also if fields are missing')
+  for (const rest of [`5${','.repeat(70_000)}`, `5${','.repeat(3_000_000)}`, '5,,,"x', '5"', '\u0001'])
+    t.same(read(`key,rate\na,${rest}\nd,1\n`, { before }).all.sort(), ['a: 5', 'd: 1'], rest.slice(0, 20))
+  t.same(read('key,rate\na"b,5\nd,1\n', { before }).all, ['d: 1'], 'a key that is broken itself is none')
 })
 
 t.test('JSON lines', async t => {

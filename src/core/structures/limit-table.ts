@@ -265,7 +265,8 @@ function place(index: Int32Array, hash: number, entry: number): void {
 type Numbers = Int32Array | Float64Array
 
 function larger<T extends Numbers>(from: T): T {
-  const made = new (from.constructor as new (length: number) => T)(2 * from.length)
+  // A table without keys has none of them.
+  const made = new (from.constructor as new (length: number) => T)(Math.max(64, 2 * from.length))
   made.set(from)
   return made
 }

@@ -50,7 +50,7 @@ import {
   TOO_MANY_CONNECTIONS,
   upstreamDown,
 } from '../http/reply.js'
-import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
+import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest, withoutTexts } from '../http/request.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
 import type { GivenUp, Outcome, RejectionCause, RequestFailure, Settled, SettledBy } from '../observe/observer.js'
 import { NO_CLAIMS } from '../routing/key.js'
@@ -276,7 +276,7 @@ export class Exchange
     if (draining && !hasSuccessor && connection.isAhead) return this.#endWith('refused', SHUTTING_DOWN)
     const { deliveries } = this.#context
     if (deliveries?.isUsed && egress === undefined && facts.path.startsWith(DELIVERIES_PATH))
-      return this.#answerLater(deliveries.ask(facts.method, facts.path.slice(DELIVERIES_PATH.length)))
+      return this.#answerLater(deliveries.ask(facts.method, facts.path.slice(DELIVERIES_PATH.length), request.client))
     const route = request.findRoute()
     if (route instanceof Refusal) return this.#refuse(route)
     request.goTo(route)
@@ -334,7 +334,7 @@ export class Exchange
     if (this.#req.stored !== undefined || this.#upgrade !== undefined) return false
     const { method, rawHeaders } = this.facts
     if (isAnsweredAtOnce(method) || isGrpc(this.#req)) return false
-    return deliver.when === 'always' || PREFERS_LATER.test(headerValue(rawHeaders, 'prefer', ', ') ?? '')
+    return deliver.when === 'always' || PREFERS_LATER.test(withoutTexts(headerValue(rawHeaders, 'prefer', ', ') ?? ''))
   }
 
   #store(route: Route): void {

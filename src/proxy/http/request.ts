@@ -274,8 +274,13 @@ function joined(values: string | undefined, value: string): string {
   return values === undefined ? value : `${values}, ${value}`
 }
 
+/** A header value without what its quoted texts say, but for numbers. */
+export function withoutTexts(value: string): string {
+  return value.replace(/"(?:[^"\\]|\\.)*(?:"|\\?$)/g, text => (/^"\d*"$/.test(text) ? text : '""'))
+}
+
 function waitPreferred(value: string): number | undefined {
-  const seconds = PREFER_WAIT.exec(value)?.[2]
+  const seconds = PREFER_WAIT.exec(withoutTexts(value))?.[2]
   return seconds === undefined ? undefined : Number(seconds)
 }
 

@@ -101,7 +101,7 @@ export class LineReader {
     if (after === INCOMPLETE && bytes.length - at <= LONGEST_RECORD) return INCOMPLETE
     if (after === INCOMPLETE || after - at > LONGEST_RECORD) this.#fault = TOO_LONG
     if (this.#fault !== undefined) {
-      this.#refuse(line, this.#fault)
+      this.#refuse(line, this.#fault, this.#keyBefore(bytes))
       const end = bytes.indexOf(LF, at)
       this.#skips = end < 0
       after = end < 0 ? bytes.length : end + 1
@@ -112,6 +112,12 @@ export class LineReader {
     if (this.#form === 'json') this.#readJson(bytes, line)
     else this.#readCsv(bytes, line)
     return after
+  }
+
+  /** The key of a record that is read up to a fault. Undefined: it has not come, or goes on. */
+  #keyBefore(bytes: Buffer): string | undefined {
+    const isRead = this.#columns !== undefined && this.#key < this.#fields && bytes[this.#to[this.#key]!] === COMMA
+    return isRead ? this.#text(bytes, this.#key) : undefined
   }
 
   #refuse(line: number, why: string, key?: string): void {

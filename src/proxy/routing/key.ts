@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
+import { pathWithoutParameters } from '../../http/matching/matching-path.js'
 import { hostName } from '../../http/matching/wildcard.js'
 import { addressKey } from '../http/client-address.js'
 import { boundedKey } from '../http/meant-key.js'
@@ -114,8 +115,12 @@ function queryValue(target: string, name: string): string | undefined {
   return start < 0 ? undefined : (new URLSearchParams(target.slice(start)).get(name) ?? undefined)
 }
 
-/** Decoded as a whole, so that no spelling has a key of its own. */
-function segmentOf(path: string, place: number): string | undefined {
+/**
+ * Decoded as a whole, and in the spelling of an upstream that reads it in the widest way: `%2F` and a backslash part segments, and what
+ * follows a `;` is a parameter. So no spelling has a key of its own, whatever the upstream makes of it.
+ */
+function segmentOf(target: string, place: number): string | undefined {
+  const path = /[%;\\]/.test(target) ? pathWithoutParameters(target.replace(/%2f|%5c|\\/gi, '/')) : target
   let from = 0
   for (let at = 0; at < place && from >= 0; at += 1) from = path.indexOf('/', from) + 1 || -1
   if (from < 0) return undefined
