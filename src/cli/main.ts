@@ -117,7 +117,7 @@ function createProgram(terminal: Terminal): Command {
     )
     .addArgument(new Argument('[verb]', 'what to do').choices(DELIVERY_VERBS).default('list'))
     .argument('[id]', 'the delivery')
-    .option('--state <state>', 'list only waiting, done, dead or cancelled ones')
+    .addOption(new Option('--state <state>', 'list only these').choices(DELIVERY_STATES))
     .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
     .option('--json', 'write the answer as JSON')
     .action(async (verb: DeliveryVerb, id: string | undefined, options: DeliveriesFlags) =>
@@ -149,6 +149,7 @@ function createProgram(terminal: Terminal): Command {
   })
 }
 
+const DELIVERY_STATES = ['waiting', 'done', 'dead', 'cancelled']
 const DELIVERY_VERBS: readonly DeliveryVerb[] = ['list', 'show', 'retry', 'delete']
 const START = 'shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10'
 const TOKEN = '\nThe token of the admin server is taken from SHAPER_TOKEN.\n'

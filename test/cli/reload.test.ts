@@ -102,6 +102,14 @@ t.test(
     ])
     writeFileSync(file, config(port, '20/s', { maxWait: '1s' }).replace('127.0.0.1:0', '127.0.0.1:1'))
     await logged(command, 'takes effect at the next start', from)
+    // As it runs: nothing takes effect later.
+    const again = { at: command.stderr().length }
+    const { at } = again
+    writeFileSync(file, config(port, '20/s', { maxWait: '1s' }))
+    await logged(command, '"reloaded"', again)
+    command.child.kill('SIGHUP')
+    await logged(command, 'nothing has changed', again)
+    t.notMatch(command.stderr().slice(at), /next start/)
     command.child.kill('SIGTERM')
     t.equal((await command.finished).code, 0)
   },

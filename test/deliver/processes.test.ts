@@ -137,6 +137,10 @@ t.test('operators list, retry and delete, and metrics count', async t => {
   t.match(JSON.parse((await ask('show', dead!.id, '--json')).stdout), { id: dead!.id, state: 'dead' })
   t.match(await ask('retry', 'A'.repeat(22)), { code: 1, stderr: /404: there is no such dead letter/ })
   t.match(await ask('retry'), { code: 2, stderr: /needs the id of a delivery/ })
+  t.match(await ask('list', '--state', 'odd'), {
+    code: 2,
+    stderr: /Allowed choices are waiting, done, dead, cancelled/,
+  })
   t.equal((await fetch(`${base}/deliveries/${dead!.id}`, { method: 'POST' })).status, 405)
   t.equal((await fetch(`${base}/deliveries/${dead!.id}/retry`, { method: 'POST' })).status, 415)
   const json = { 'content-type': 'application/json' }

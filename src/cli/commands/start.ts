@@ -11,12 +11,17 @@ export async function runStart({ log, logLevel, ...options }: StartOptions, term
   const choice = { ...(log && { log }), ...(logLevel && { logLevel }) }
   if (isWorker()) return (await import('../serving/worker.js')).runWorker(choice)
   const predecessor = await (await import('../serving/succession.js')).Predecessor.meet()
-  const sources = sourcesOf(options, terminal)
-  const { workers } = sources
-  const { settings, file, digest } = loadConfig(sources)
-  const { runService } = await import('../serving/service.js')
-  const reload = () => loadConfig(sources).settings
-  const isNamed = sources.file !== undefined
-  const count = workers === undefined ? undefined : workerCount(workers)
-  await runService({ settings, file, isNamed, digest, reload, predecessor }, count, choice)
+  try {
+    const sources = sourcesOf(options, terminal)
+    const { workers } = sources
+    const { settings, file, digest } = loadConfig(sources)
+    const { runService } = await import('../serving/service.js')
+    const reload = () => loadConfig(sources).settings
+    const isNamed = sources.file !== undefined
+    const count = workers === undefined ? undefined : workerCount(workers)
+    await runService({ settings, file, isNamed, digest, reload, predecessor }, count, choice)
+  } catch (error) {
+    await predecessor?.failed((error as Error).message)
+    throw error
+  }
 }

@@ -51,7 +51,9 @@ export function createReloader({ settings: first, files, load, apply, log, reloa
       current = next
       filesInUse = now
       log.info({ changes: [...changed, ...changedNames] }, 'reloaded')
-      for (const line of changed.filter(line => FIXED_AT_START.test(line)))
+      const isFixed = (line: string): boolean => FIXED_AT_START.test(line)
+      // What is again as it runs is none.
+      for (const line of changed.some(isFixed) ? changes(first, next).filter(isFixed) : [])
         log.warn(`${line}: takes effect at the next start`)
       for (const { path, message } of certificateWarnings(first.listen, Date.now())) log.warn(`${path}: ${message}`)
       for (const [route, count] of expired) {

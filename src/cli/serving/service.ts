@@ -58,9 +58,6 @@ const UNUSED =
 export async function runService(loaded: Loaded, workers: number | undefined, choice: LogChoice): Promise<void> {
   try {
     await run(loaded, workers, choice)
-  } catch (error) {
-    await loaded.predecessor?.failed((error as Error).message)
-    throw error
   } finally {
     await closeLog()
   }
