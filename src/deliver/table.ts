@@ -122,7 +122,8 @@ const ROW = `id, route, state, attempts, sent, owner IS NOT NULL AS owned, ${MS(
 /** Nobody is about to send it any more. Who asked for what was not sent to be cancelled may have been told so. */
 const FREED = `owner = NULL, sent = false, cancel = false,
   state = CASE WHEN cancel AND NOT sent THEN 'cancelled' ELSE state END,
-  ended = CASE WHEN cancel AND NOT sent THEN clock_timestamp() END`
+  ended = CASE WHEN cancel AND NOT sent THEN clock_timestamp() END,
+  head = CASE WHEN cancel AND NOT sent THEN '' ELSE head END, body = CASE WHEN cancel AND NOT sent THEN '' ELSE body END`
 /** Nobody owns it, and it is its time. */
 const READY = `route = $1 AND state = 'waiting' AND owner IS NULL AND due <= now()`
 const ROOM = 'greatest(0, $5 - coalesce(held.count, 0))'
@@ -273,7 +274,8 @@ export class DeliveryTable {
     const { rows } = await this.#asked.query<DeliveryRow>(
       `UPDATE shaper_deliveries SET cancel = true,
          state = CASE WHEN owner IS NULL THEN 'cancelled' ELSE state END,
-         ended = CASE WHEN owner IS NULL THEN clock_timestamp() END
+         ended = CASE WHEN owner IS NULL THEN clock_timestamp() END,
+         head = CASE WHEN owner IS NULL THEN '' ELSE head END, body = CASE WHEN owner IS NULL THEN '' ELSE body END
        WHERE id = $1 AND state = 'waiting' AND NOT sent RETURNING ${ROW}`,
       [id],
     )

@@ -1,6 +1,7 @@
 /** Requests that are accepted now and delivered later, on a real PostgreSQL. */
 import { randomBytes } from 'node:crypto'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
+import pg from 'pg'
 import t, { type Test } from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { StoredDeliveries } from '../../src/deliver/deliveries.js'
@@ -470,6 +471,12 @@ t.test('who was told that it is too late to cancel has not cancelled', async t =
     [dying],
     'it is sent again',
   )
+  const client = new pg.Client(server.url)
+  await client.connect()
+  const { rows } = await client.query('SELECT id, head FROM shaper_deliveries WHERE id = ANY($1)', [[before, dying]])
+  await client.end()
+  const heads = Object.fromEntries(rows.map(({ id, head }) => [id, head]))
+  t.same(heads, { [before]: '', [dying]: '{}' }, 'what is cancelled is deleted')
 })
 
 t.test('a client may ask only so many questions at a time, and others still may', async t => {
